@@ -171,8 +171,7 @@ def norms(name: str, variant: str) -> Tests:
         file, _, group = case.recipe.partition(":")
         spec = f"{ROOT}/recipes/{file}.py:{'.'.join(filter(None, (group, variant)))}"
         recipe = recipes.load(spec)[0]
-        settings = measure.settings_of(recipe.measure)[-1]
-        items = measure.items_of(settings, data)["items"]
+        items = measure.settings_of(recipe.measure)[-1].items(data)
         kinds: dict[str, list[per_item.PerItem]] = {"right answers": [], "blur": [], "noise": []}
         for seed in range(SEEDS):
             folder = out / name / variant / f"seed-{seed}"

@@ -57,6 +57,27 @@ def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
         raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
+def refuse_unused(where: str, **options: object) -> None:
+    """Refuse options that change nothing.
+
+    Args:
+        where: What they are given for, with which the message begins.
+        options: The options by name; what is None or empty was not given.
+
+    Raises:
+        LikenessError: One was given.
+
+    Example:
+        >>> refuse_unused("faces.rec", columns="label=name", root=None)
+        Traceback (most recent call last):
+            ...
+        likeness.LikenessError: faces.rec: leave out columns, which would change nothing
+    """
+    if idle := [name for name, value in options.items() if value]:
+        names = " and ".join(idle)
+        raise LikenessError(f"{where}: leave out {names}, which would change nothing")
+
+
 def is_tensor(value: Any) -> bool:
     """Say whether a value is a tensor of torch. Without torch there are none.
 

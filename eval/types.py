@@ -9,12 +9,12 @@ frames, F mel bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import compress
 from numbers import Real
 from posixpath import normpath
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unicodedata import normalize
 
 import numpy as np
@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
+V = TypeVar("V")
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows of two sides that belong together
 
 _SHOWN = 5  # how many offenders an error names
@@ -208,6 +209,26 @@ def same_items(first: Sequence[str], second: Sequence[str]) -> Pairs:
     rows = np.repeat(np.arange(own.size), end - begin)
     inside = np.arange(rows.size) - np.searchsorted(rows, rows)
     return rows, order[begin[rows] + inside]
+
+
+def lacking(ids: Iterable[str], others: Iterable[str]) -> list[str]:
+    """The ids whose items are not among the others, in their order.
+
+    >>> lacking(["a", "b"], ["./b", "c"])
+    ['a']
+    """
+    listed, keys = list(ids), {*item_keys([*others])}
+    return [id for id, key in zip(listed, item_keys(listed), strict=True) if key not in keys]
+
+
+def respell(values: Mapping[str, V], ids: Sequence[str]) -> dict[str, V]:
+    """The values of items by the ids that are asked for, as far as these items have values.
+
+    >>> respell({"a": 1, "b": 2}, ["./a", "c"])
+    {'./a': 1}
+    """
+    of_key = dict(zip(item_keys([*values]), values.values(), strict=True))
+    return {id: of_key[key] for id, key in zip(ids, item_keys(ids), strict=True) if key in of_key}
 
 
 def pair_numbers(first: Trials, second: Trials) -> list[NDArray[np.int64]]:

@@ -77,6 +77,20 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         move(temporary, path)
 
 
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yields a new folder, which takes the place of an empty one or a file when the block ends.
+
+    If the block raises, what was written vanishes. The folder of `path` is made where it is absent.
+    """
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with staging_path(path) as temporary:
+        temporary.mkdir()
+        yield temporary
+        move(temporary, path)
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Writes a text in UTF-8 with `atomic_path`, with its line ends as they are."""
     with atomic_path(path) as temporary:
@@ -269,7 +283,7 @@ def full_disk(path: Path) -> Iterator[None]:
 
 
 def move(source: Path, path: Path) -> None:
-    """Renames a file or folder that is whole to `path`, over a file that is there.
+    """Renames a file or folder that is whole to `path`, over a file or an empty folder there.
 
     It is on the disk when this returns. The content reaches the disk before the rename, because a
     power cut could otherwise leave an empty file under the final name. The new name reaches the
@@ -283,6 +297,8 @@ def move(source: Path, path: Path) -> None:
         raise LikenessError(f"{path} was made by another process; name another, or add --force")
     if path in _made_in:
         (_made_in[path] / str(source.stat().st_ino)).touch()
+    if source.is_dir() and path.exists():  # Windows renames it over nothing, others over no file
+        path.rmdir() if path.is_dir() else path.unlink()
     os.replace(source, path)
     _absent.discard(path)
     sync_names(path.parent)

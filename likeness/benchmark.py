@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -35,7 +35,7 @@ from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.protocols.arguments import digests_of, files_in, groupings_of
+from likeness.eval.protocols.arguments import State, digests_of, files_read, groupings_of
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
 from likeness.eval.results import Result, aligned, metric_label, value_text, write_results
@@ -61,14 +61,14 @@ class Bench:
             systems are called "model, condition".
         num_conditions: How many there are besides "clean".
         notes: What was done and at which thresholds, a sentence each.
-        files: What was read.
+        files: What was read, and in which state.
     """
 
     results: Sequence[Result]
     paired: Paired
     num_conditions: int
     notes: Sequence[str]
-    files: Sequence[Path]
+    files: Mapping[Path, State]
 
     def __str__(self) -> str:
         rows = self.rows(), self.summary(), paired.rows(self.paired)
@@ -167,6 +167,7 @@ def bench(
     far: Annotated[Far, Option(metavar="RATE")] = 0.01,
     both_sides: bool = False,
     num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 1000,
+    trust: Annotated[str | Path | Sequence[str | Path], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
 ) -> Bench:
     """Measure models on the same trials under conditions, such as codecs, noise and rooms.
 
@@ -192,6 +193,7 @@ def bench(
         far: the false-accept rate of the stored threshold at which FAR and FRR are measured.
         both_sides: whether the enrolment side is damaged as well as the test side.
         num_resamples: draws of the bootstrap over subjects; 0 leaves the intervals out.
+        trust: as in `likeness.models.model.load`.
 
     Returns:
         The results; print them to see the table.
@@ -208,8 +210,9 @@ def bench(
     """
     if (trials is None) == (items is None) or (items is None and (max_items or label)):
         raise LikenessError("give one of them: --trials, or --items (with --max-items, --label)")
+    inputs = files_read(trials, items, subjects, groups)
     names = names_of_files([Path(model) for model in models], "model")
-    loaded = dict(zip(names, map(load, models), strict=True))
+    loaded = dict(zip(names, map(partial(load, trust=trust), models), strict=True))
     modality, *others = {model.modality for model in loaded.values()}
     if others:
         raise LikenessError(f"a {modality} and a {others[0]} model; give models of one modality")
@@ -225,6 +228,7 @@ def bench(
             every = every[_draw_items(label_numbers(every)[1], max_items)]
         files, listed = draw_lists(every, Draw(split="all"), where=str(items))
         subject_of = subject_of or {item.id: str(item.label) for item in files}
+        root = None  # their paths have it
     else:
         assert trials is not None
         listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
@@ -250,7 +254,6 @@ def bench(
     averaged = {each.name: each.group for each in parsed}
     thresholds = {name: limit for name, (limit, _) in limits.items()}
     cells = Cells(listed, pairs, source, scored, thresholds, averaged, settings)
-    inputs = files_in(trials, items, subjects, groups)
     return Bench(*cells.table(parts), len(parsed), notes, inputs)
 
 

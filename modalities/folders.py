@@ -6,19 +6,19 @@ faces also RecordIO files.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import files_below, is_plain_folder, list_items
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.items.suffixes import suffixes_of
-from likeness.eval.types import Trials, name_first
+from likeness.eval.option import if_option
+from likeness.eval.types import Trials, name_first, quoted
 from likeness.modalities.speaker.audio import SpeedItems, speed_copies
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.splits import hold_out
@@ -167,21 +167,61 @@ def list_all(
     A list of faces with bare paths, as OpenSphere's SUBJECT/image.jpg, has its folders as labels.
 
     Raises:
-        LikenessError: The data or some of the files are missing, or cannot be understood.
+        LikenessError: The data or some of the files are missing, or cannot be understood. Columns
+            of what is no table are named, or labels of a .rec file, which has its own.
     """
-    path = Path(data)
+    path, suffixes = Path(data), suffixes_of(modality)
     _refuse_compressed([path])
-    if path.is_file() and shards.are_at(path) and not columns:
-        listed = shards.items(path, suffixes=suffixes_of(modality), root=root)
-        return listed.sorted_as_paths()
-    is_plain = is_plain_folder(path, label)
-    if (is_plain and not columns) or (modality == "face" and path.suffix == ".rec"):
+    if modality == "face" and path.suffix == ".rec":
+        refuse_unused(str(path), columns=columns, label=label)
         return scan(path, modality)
-    listing = partial(list_items, path, suffixes=suffixes_of(modality), columns=columns, root=root)
-    listed = listing(label=label)
+    listing: Any = {"suffixes": suffixes, "columns": columns, "root": root}
+    if (path.is_file() or is_plain_folder(path)) and shards.are_at(path, suffixes):
+        return shards.or_files(path, label=label, **listing).sorted_as_paths()
+    if is_plain_folder(path, label) and not columns:
+        return scan(path, modality)
+    listed = list_items(path, label=label, **listing)
     if modality == "face" and path.suffix == ".txt" and not any(listed.labels):
-        listed = listing(label="{label}/*")
+        listed = list_items(path, label="{label}/*", **listing)
     return listed
+
+
+def list_most(
+    data: Path, modality: Modality | None = None, **listing: Any
+) -> tuple[Items, Modality]:
+    """List recordings or images, whichever most files of the data are by their endings.
+
+    Args:
+        data: As for `items`.
+        modality: What the items are, where that is known.
+        listing: As for `list_items`.
+
+    Returns:
+        The items, whether or not their files exist; and what they are: "speaker" for recordings,
+        "image" for images or "face" for a .rec file.
+
+    Raises:
+        LikenessError: The data do not exist. No file has an ending that is known.
+    """
+    if data.suffix == ".rec" and data.is_file():  # faces alone have these
+        return _records(data), "face"
+    sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
+    suffixes = suffixes_of(modality) if modality else (*sounds, *pictures)
+    listed = shards.or_files(data, suffixes=suffixes, missing="leave", **listing)
+    if modality:
+        return listed, modality
+    endings = [item.suffix for item in listed]
+    voices, images = (sum(end in known for end in endings) for known in (sounds, pictures))
+    if not voices + images:
+        raise LikenessError(
+            f"{data}: no path ends like a recording or an image, such as "
+            f"{quoted(listed[0].path.as_posix())}; a list has lines `path` or `id path label`"
+            + if_option(", or say what the files are by --modality")
+        )
+    modality = "speaker" if voices >= images else "image"
+    if is_plain_folder(data):
+        listed = listed.take(np.flatnonzero(np.isin(endings, suffixes_of(modality))))
+    return listed, modality
 
 
 def scan(root: Path, modality: Modality = "speaker") -> Items:

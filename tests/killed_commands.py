@@ -15,6 +15,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,28 @@ import likeness.toolkit.training.train  # noqa: F401  # before the first fork
 from likeness.cli import main
 from likeness.embedding import extraction
 from likeness.eval.formats.embeddings import Embeddings, write_embeddings
+from likeness.eval.metrics.calibration import Fusion
+from likeness.prepare import prepare
+from tests.likeness.models.test_joint import in_onnx
 from tests.modalities.face.test_face_align import encode, scene, tiny_detector
 
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "sqlite3.connect"}
 FEW = "schedule.steps=4 schedule.save_every=1 schedule.eval_every=2 compute.threads=1"
 TINY = "tests/tiny.py"
 MODEL = "--model {world}/runs/voices"
+HEAD = (
+    "--data {world}/e.npz --out {world}/runs/head schedule.steps=2 sampling.batch_size=4 "
+    "compute.threads=1 items.test_share=0 measure=None"
+)
 TRIALS = "--trials {world}/trials.txt --embeddings {world}/e.npz"
 ALIGN = "{world}/photos --out {out}/crops --detector {world}/d.onnx"
+BESIDE = "{world}/m1.onnx --beside {world}/m2.onnx --fusion {world}/f.json"
 BENCH = "--trials {world}/trials.txt --root {world}/voices --resamples 0"
 # What is typed, by a name that begins with that of the command; `{out}` is an empty folder.
 LINES = {
     "check": "{world}/voices --out {out}/items.csv --page {out}/page",
     "lists": "{world}/voices --split all --out {out}/lists",
+    "prepare": "tiny --data {out}/data",
     "align": ALIGN,
     "align, all": f"{ALIGN} --faces all",
     "train": f"{TINY}:arcface --data {{world}}/voices --out {{out}}/run {FEW}",
@@ -67,13 +77,24 @@ LINES = {
     "gallery cluster": "{world}/e.npz --num-clusters 4 --out {out}/c.csv --report {out}/report",
     "threshold": f"{MODEL} --unlabelled {{world}}/many.txt --out {{out}}/t.json",
     "export": "{world}/runs/voices --out {out}/m.onnx",
+    "export, a sum": f"{BESIDE} --out {{out}}/both",
+    "export, a sum in a file": f"{BESIDE} --out {{out}}/both.onnx",
+    "export, a head": "{world}/runs/voices --head {world}/runs/head --out {out}/adapted",
     "recipes": "--copy speaker/an4 {out}/mine.py",
 }
+SPEAKERS = prepare.Archive("voices", file="tiny.tar.gz", takes=("voices/*",))
+COUNT = prepare.Count(r"\.flac$", 8)
+TINY_SET = prepare.Dataset("tiny", "", "", "", (SPEAKERS,), (COUNT,))
 CHAIN = 5  # kills, one after the other
 
 
 def world(folder: Path) -> None:
     """Make what the commands read, beside what the fixture `_world` has."""
+    downloads = folder / "before" / "prepare" / "data" / "downloads"
+    downloads.mkdir(parents=True)
+    with tarfile.open(downloads / "tiny.tar.gz", "w:gz") as archive:
+        archive.add(folder / "voices", "voices")
+        archive.add(folder / "a.wav", "of no use/a.wav")
     (folder / "photos").mkdir()
     for number, cells in enumerate([((2, 2), (6, 6)), ((4, 4),), ((2, 2), (6, 2), (4, 6))]):
         (folder / "photos" / f"{number}.png").write_bytes(encode(scene(*cells)))
@@ -91,10 +112,15 @@ def world(folder: Path) -> None:
         ("embed", *model, "--items", folder / "items.txt", "--out", folder / "probes.npz"),
         ("score", *(w.format(world=folder) for w in TRIALS.split()), "--out", folder / "s.txt"),
         ("gallery", "enrol", folder / "voices", "--gallery", folder / "people", *model),
+        ("train", "head", *(w.format(world=folder) for w in HEAD.split())),
     ):
         with contextlib.suppress(SystemExit):
             main(list(map(str, words)))
     shutil.copy(folder / "s.txt", folder / "s2.txt")
+    for number in (1, 2):
+        in_onnx(folder / f"m{number}.onnx", number)
+    Fusion((1.5, 6.0), -2.0, ("", "")).save(folder / "f.json")
+    Fusion((8.0,), -4.0).save(folder / "runs/voices/calibration.json")
 
 
 class Counter:
@@ -168,11 +194,15 @@ def content(path: Path) -> bytes | None:
 
 
 def line_of(name: str, folder: Path, world: Path) -> tuple[list[str], Path]:
-    """The words of the command of a name, and the empty folder that it works in."""
+    """The words of the command of a name, and the folder that it works in, which is empty unless
+    the world has what is there before.
+    """
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     command = name.partition(",")[0].split()
+    if (before := world / "before" / command[0]).is_dir():
+        shutil.copytree(before, out, dirs_exist_ok=True)
     return [*command, *(w.format(world=world, out=out) for w in LINES[name].split())], out
 
 
@@ -211,8 +241,10 @@ def killed(name: str, folder: Path, world: Path, num: int) -> tuple[int, list[st
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    os.fsync = lambda handle: None  # a kill loses nothing that was written; a power cut would
+    # A kill loses nothing that was written; a power cut would.
+    os.fsync, os.sync = (lambda handle: None), (lambda: None)
     extraction.extract.__kwdefaults__["piece_items"] = 3
+    prepare.catalogue = lambda: [TINY_SET]
     given, root, moments, *names = sys.argv[1:]
     world(Path(given))
     results = {}

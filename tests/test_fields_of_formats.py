@@ -154,6 +154,10 @@ def table(columns: str, *rows: str) -> dict[str, str]:
     return {"t.csv": "".join(f"{row}\n" for row in (f"path,{columns}", *rows))}
 
 
+def sides(recordings: str, channels: str) -> dict[str, str]:
+    return {"wav.scp": recordings, "reco2file_and_channel": channels}
+
+
 PART = slice(HZ // 4, HZ * 3 // 4)
 FIRST, SECOND = WAVE, WAVE[::-1]
 MIXED, THREE = (FIRST + SECOND) / 2, [SECOND, FIRST, WAVE]
@@ -193,13 +197,19 @@ LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
         "u r 0.25 0.75 B",
     ),
     "Kaldi, reco2file_and_channel": (
-        {"wav.scp": "a call.wav\nb call.wav\n", "reco2file_and_channel": "a call A\nb call B\n"},
+        sides("a call.wav\nb call.wav\n", "a call A\nb call B\n"),
         [FIRST, SECOND],
     ),
-    "Kaldi, reco2file_and_channel of files that are channels": (
-        {"wav.scp": "a one.wav\n", "reco2file_and_channel": "a call B\n"},
-        [WAVE],
+    "Kaldi, files that are channels": (sides("a one.wav\n", "a call B\n"), [WAVE]),
+    "Kaldi, one side of a call": (sides("b call.wav\n", "a call A\nb call B\n"), [SECOND]),
+    "Kaldi, segments of one side": (
+        {**sides("b call.wav\n", "b call B\n"), "segments": "u b 0.25 0.75\n"},
+        [SECOND[PART]],
     ),
+    "Kaldi, the only channel": (sides("a one.wav\n", "a one.wav A\n"), [WAVE]),
+    "Kaldi, a side that is not there": (sides("b one.wav\n", "b one B\n"), "1 channel"),
+    "Kaldi, a side that is none": (sides("b call.wav\n", "b call both\n"), "b call both"),
+    "Kaldi, a side without its file": (sides("b call.wav\n", "b B\n"), "b B"),
     "Kaldi, a pipe": ({"wav.scp": "r sox call.wav -t wav - remix 2 |\n"}, "pipe"),
     "Kaldi, an archive": ({"wav.scp": "r wavs.ark:17\n"}, "archive"),
 }

@@ -111,7 +111,7 @@ TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
 
 def test_four_folds_are_joined(birds, tmp_path):
     more = ["measure.validation.items.whole=false", "train_read.short_edge=36"]
-    settings = [*SHRUNK, *more, "augment.flip_prob=0"]
+    settings = [*SHRUNK, *more, "augment.flip_prob=0", "schedule.stop_after=0"]
     tiny = recipes.override(SIMPLE.METHODS["contrastive"], settings)
     tiny = replace(tiny, backbone=TINY)
     measured, alone = SIMPLE.joined(tiny, birds, tmp_path)

@@ -20,8 +20,9 @@ from likeness.eval.formats import embeddings
 from likeness.modalities.face import align, ijb
 from likeness.modalities.image import _packed, small_sets
 from likeness.models.run import load_model
+from likeness.toolkit import sources
 from likeness.toolkit.data.images import encode
-from likeness.toolkit.sources import source_of
+from likeness.toolkit.sources import digest_of_sources, source_of
 from tests.modalities.face.test_face_align import scene, tiny_detector
 from tests.scripts import ROOT
 from tests.sounds import chatter
@@ -30,8 +31,8 @@ from tests.toolkit.data.test_shards import tar
 ROOMS = ("eval", "toolkit", "modalities", "recipes", "likeness")
 # These are read once in a process, and say so.
 READ_ONCE = {"listing", "_detector_of", "_distributions"}
-# What was made of other files is refused there, as tests/likeness/training/test_papers.py tries.
-REFUSING = {"likeness/training/papers.py"}
+# What was made of other files is refused there, as test_papers.py and test_compare.py try.
+REFUSING = {"likeness/training/papers.py", "toolkit/training/compare.py"}
 
 
 class Cache(NamedTuple):
@@ -143,7 +144,8 @@ def modules() -> dict[str, ast.Module]:
 def test_every_module_that_keeps_something_of_a_file_is_here():
     nodes = [(name, node) for name, tree in modules().items() for node in ast.walk(tree)]
     imports = [(name, node.names) for name, node in nodes if isinstance(node, ast.ImportFrom)]
-    keeping = {name for name, names in imports if "source_of" in [each.name for each in names]}
+    asked = {"source_of", "digest_of_sources"}
+    keeping = {name for name, names in imports if asked & {each.name for each in names}}
     assert keeping - REFUSING == CACHES.keys()
 
 
@@ -191,6 +193,19 @@ def test_a_source_that_changed_is_read_again(name, how, request, tmp_path):
     after = cache.read(folder, world)
     assert after == cache.read(fresh, world)
     assert after != before
+
+
+@pytest.mark.parametrize(("most", "is_of_content"), [(5, True), (4, False)])
+def test_small_files_are_known_by_content_and_large_ones_by_time(
+    most, is_of_content, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sources, "_MOST_DIGESTED", most)
+    file = written(tmp_path / "a.wav", b"sound")
+    before = digest_of_sources([file, tmp_path / "gone.wav"])
+    os.utime(file, (1, 1))
+    assert (digest_of_sources([file]) == before) is is_of_content
+    written(file, b"noise")
+    assert digest_of_sources([file]) != before
 
 
 @pytest.mark.parametrize("name", [PIECES, CROPS])

@@ -44,7 +44,6 @@ LINES = ROOT / "tests" / "killed_commands.py"
 ELSEWHERE = {
     "demo": "trains, embeds, scores and evaluates as the commands do",
     "reproduce": "runs the command lines of others, each in a process of its own",
-    "prepare": "tests/likeness/prepare: nothing half-written lies under a final name",
     "gallery remove": "a transaction of SQLite, as gallery enrol",
 }
 
@@ -76,7 +75,7 @@ def test_every_command_that_writes_is_killed():
 @pytest.mark.parametrize(
     ("moments", "commands"),
     [
-        (10, ("embed, pieces", "score", "lists", "gallery enrol")),
+        (10, ("embed, pieces", "score", "lists", "gallery enrol", "prepare")),
         pytest.param(50, (), marks=pytest.mark.slow),
     ],
 )

@@ -1,15 +1,17 @@
 """What a file was when crops, an index or the like were made of it, and whether it still is."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
 
 from likeness.eval.formats.files import file_digest
+from likeness.eval.formats.provenance import digest
 
-_MOST_DIGESTED = 1 << 26  # bytes of a file
+_MOST_DIGESTED = 1 << 26  # bytes of a file, or of several together
 
 
 class Source(NamedTuple):
@@ -40,8 +42,26 @@ def source_of(path: str | PathLike[str], *, with_digest: bool = False) -> Source
     """
     stat = os.stat(path)
     summed = with_digest and stat.st_size <= _MOST_DIGESTED and S_ISREG(stat.st_mode)
-    digest = file_digest(Path(path)) if summed else ""
-    return Source(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, digest)
+    content = file_digest(Path(path)) if summed else ""
+    return Source(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, content)
+
+
+def digest_of_sources(paths: Iterable[Path]) -> str:
+    """Returns the digest of what files are now, in their order.
+
+    It is of their contents where they have up to 64 MiB together, so that copies have the same one.
+    Otherwise it is of their sizes and of the times when their contents changed.
+
+    Args:
+        paths: The files. Those that are not there, such as files in object stores, are left out.
+    """
+    sources = dict[Path, Source]()
+    for path in paths:
+        with suppress(OSError):
+            sources[path] = source_of(path)
+    if sum(source.size for source in sources.values()) <= _MOST_DIGESTED:
+        sources = {path: source_of(path, with_digest=True) for path in sources}
+    return digest(each.digest or f"{each.size} {each.modified_ns}" for each in sources.values())
 
 
 def is_source(path: str | PathLike[str], source: Sequence[Any]) -> bool:

@@ -81,19 +81,20 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
 
     Returns:
         The N ids, the rows (N, D) and the JSON text of the meta, which is an empty object for
-        archives of other tools.
+        archives of other tools. Beside a meta, files may be empty, and D is 1.
 
     Raises:
-        LikenessError: The files are damaged, foreign or empty, a .scp contains commands, sizes
-            differ, or there is more than a file of its size may hold. Or the meta belongs to
-            another archive, or archives have different metas.
+        LikenessError: The files are damaged or foreign, or empty without a meta, a .scp contains
+            commands, sizes differ, or there is more than a file of its size may hold. Or the meta
+            belongs to another archive, or archives have different metas.
         FileNotFoundError: There is no such file.
     """
     ids: list[str] = []
     rows: list[Floats32] = []
     sizes: dict[Path, int] = {}
     size_in_memory = limit = 0
-    entries = _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
+    is_scp = path.suffix.lower() == ".scp"
+    entries = _scp_entries(path) if is_scp else _ark_entries(path)
     for name, row, ark in entries:
         if ark not in sizes:
             sizes[ark] = ark.stat().st_size
@@ -108,10 +109,13 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
                 problem = f"and the vectors before it take over {limit} bytes"
             raise LikenessError(f"{path}: {quoted(name)} {problem}; write it again")
     side = meta_path(path)
+    if not rows and side.exists():
+        sizes[path.with_suffix(".ark") if is_scp else path] = 0
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
         raise LikenessError(f"{path} has {len(metas)} different metas; give vectors of one model")
-    return tuple(ids), np.stack(rows), metas.pop()
+    matrix = np.stack(rows) if rows else np.zeros((0, 1), np.float32)
+    return tuple(ids), matrix, metas.pop()
 
 
 def meta_path(path: Path) -> Path:
@@ -170,9 +174,11 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
 def _archive(scp: Path, name: str) -> Path | None:
     """The archive that a .scp names; None where it is not there.
 
-    Names count from the working folder, as in Kaldi, else from the folder of the .scp.
+    Names count from the working folder, as in Kaldi, else from the folder of the .scp. An archive
+    that was moved together with its .scp lies beside it.
     """
-    return next(filter(os.path.isfile, (Path(name), scp.parent / name)), None)
+    places = (Path(name), scp.parent / name, scp.parent / Path(name).name)
+    return next(filter(os.path.isfile, places), None)
 
 
 def archives(scp: Path) -> Iterator[Path]:

@@ -19,7 +19,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import is_label, is_trial_header
 from likeness.eval.formats.parquet import Column, as_arrow
-from likeness.eval.formats.tables import UNWRITABLE, all_fractions, in_order
+from likeness.eval.formats.tables import UNWRITABLE, all_fractions, in_order, is_number
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Trials
 from likeness.eval.writing import atomic_path
@@ -118,13 +118,15 @@ def _write_text(path: Path, sides: Sides, target: Bools | None, values: Floats |
     names = [name for side in sides for name in side.keys]
     first = [side.keys[0] for side in sides]
     separator = "\t" if any(" " in name for name in names) else " "
+    header = ["enrol", "probe", *["score"] * (values is not None)]
+    header += ["label"] * (target is not None)
     misread = (
         is_trial_header(first, partly=path.suffix.lower() in (".csv", ".tsv"))
         or any(all_fractions(side.keys) or all(map(is_label, side.keys)) for side in sides)
         or any(mark in name for name in names for mark in ",; ")
+        # A trial list could have the scores in its first column.
+        or (len(header) == 4 and all(map(is_number, sides[0].keys)))
     )
-    header = ["enrol", "probe", *["score"] * (values is not None)]
-    header += ["label"] * (target is not None)
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
         is_zipped = path.suffix == ".gz"
         with gzip.GzipFile("", "wb", 6, raw, mtime=0) if is_zipped else raw as stream:

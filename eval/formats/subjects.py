@@ -10,7 +10,9 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
 from likeness.eval.formats.column_names import choose, role_of
 from likeness.eval.formats.files import File, text_lines
-from likeness.eval.types import item_id
+from likeness.eval.formats.parquet import Column, text_of
+from likeness.eval.formats.row_names import name_rows
+from likeness.eval.types import item_id, nfc
 
 Names = File | Mapping[str, str]
 
@@ -23,7 +25,7 @@ def read_mapping(
     Args:
         path: The list, in the syntax of trial lists (likeness.eval.formats.trials), but with two
             columns; or a list of items (`id path label`), or a table of them, whose header names
-            the columns of the id and of the label.
+            the columns. Without a column of ids, an item has the id that `embed` gives it.
         column: What errors call the second one.
         separator: What lies between the two, such as " " in Kaldi's files; "" for whatever fits.
 
@@ -46,23 +48,30 @@ def read_mapping(
         places = choose(names, {}, str(path), needed=("label",))
         if "id" not in places and "path" not in places:
             raise LikenessError(f"{path}: no column is the id; call one of them id")
-        return {"id": places.get("id", places.get("path", 0)), "value": places["label"]}
+        return places
 
     def shape(sample: list[str]) -> tables.Shape:
         mark = separator or tables.separator_of(sample[0])
         rows = [tables.split(line, mark) for line in sample]
         roles = set(map(role_of, rows[0]))
         if separator:
-            return tables.Shape(separator, 2, {"id": 0, "value": 1})
+            return tables.Shape(separator, 2, {"id": 0, "label": 1})
         if "label" in roles and roles & {"id", "path"}:
             return tables.named_shape(sample, chosen, header=True)
         if all(len(row) == 3 and re.search(r"[/\\.]", row[1]) for row in rows):
-            return tables.Shape(mark, 3, {"id": 0, "value": 2})
+            return tables.Shape(mark, 3, {"id": 0, "path": 1, "label": 2})
         fitting = tables.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
-        return fitting._replace(width=2, places={"id": 0, "value": 1})
+        return fitting._replace(width=2, places={"id": 0, "label": 1})
 
     table = tables.read_table(path, shape, chosen)
-    ids, values = tables.as_ids(table.column("id")), table.column("value")
+    listed = {role: table.column(role) for role in table.roles}
+    if "path" in listed:
+        try:
+            names, *_ = name_rows({role: of_rows.texts() for role, of_rows in listed.items()})
+        except LikenessError as error:
+            raise LikenessError(f"{path}: {error}") from None
+        listed["id"] = Column.of(names)
+    ids, values = tables.as_ids(listed["id"]), listed["label"]
     value_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
     value_of[ids.codes] = values.codes
@@ -146,7 +155,14 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
 
 
 def names_of(names: Names | None) -> Mapping[str, str] | None:
-    """The subject, class or group of each id, read if they are in a file."""
-    if names is None or isinstance(names, Mapping):
-        return names
-    return read_mapping(Path(names))
+    """The subject, class or group of each id, read if they are in a file.
+
+    A mapping gives the texts that a file would give, and "" where a value is missing.
+
+    Example:
+        >>> names_of({"ann\\\\1.wav": "ann", 2: 0, "bob/1.wav": float("nan")})
+        {'ann/1.wav': 'ann', '2': '0', 'bob/1.wav': ''}
+    """
+    if isinstance(names, Mapping):
+        return {item_id(str(id)): nfc(text_of(name)) for id, name in names.items()}
+    return None if names is None else read_mapping(Path(names))

@@ -30,6 +30,8 @@ _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _MAX_WIDTH = 1 << 15  # fields of a line
 _STRIPPED = " \t\r\n"
+# A whole field in quotation marks between commas or semicolons; others are part of a name.
+_QUOTED_FIELD = re.compile(r'(^|[,;]) *"(?:[^"]|"")*" *(?=[,;]|$)')
 # The names that a list would give back as others.
 UNWRITABLE = re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
@@ -101,7 +103,7 @@ def read_table(source: Any, shape_of: ShapeOf, choose: Choose, *, fractions: boo
             as `read_values`.
     """
     if not isinstance(source, str | PathLike) or Path(source).suffix.lower() == ".parquet":
-        table = read_values(source, choose)
+        table = read_values(source, choose, numeric=["score"])
         if not table.column(table.roles[0]).codes.size:
             raise LikenessError(f"{table.where}: it has no rows; each trial or item needs one")
         ordered = [in_order(c) if isinstance(c, Column) else c for c in table.columns]
@@ -152,12 +154,13 @@ def read_rows(source: Any, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[s
         yield dict(zip(shape.places, [array.to_pylist() for array in arrays], strict=True))
 
 
-def read_values(source: Any, choose: Choose) -> Table:
-    """Reads columns of a .parquet file, whose scores are numbers, or of a table in memory.
+def read_values(source: Any, choose: Choose, *, numeric: Sequence[str] = ()) -> Table:
+    """Reads columns of a .parquet file or of a table in memory.
 
     Args:
         source: The file; or anything with `columns` that gives each by its name, as of pandas.
         choose: Gives role -> place of the columns to read, from the names of all.
+        numeric: The roles of which a file's decimal fractions stay numbers.
 
     Raises:
         LikenessError: The file is damaged, a column holds neither texts nor numbers, or a text is
@@ -172,9 +175,9 @@ def read_values(source: Any, choose: Choose) -> Table:
     with parquet.open_parquet(path) as file:
         names = list(parquet.column_types(file))
         places = choose(names)
-        score = [names[place] for role, place in places.items() if role == "score"]
+        kept = [names[place] for role, place in places.items() if role in numeric]
         read = [names[place] for place in places.values()]
-        return Table(str(path), tuple(places), parquet.read_columns(path, file, read, score))
+        return Table(str(path), tuple(places), parquet.read_columns(path, file, read, kept))
 
 
 def headless_shape(sample: list[str], fits: Callable[[Sequence[str]], bool]) -> Shape:
@@ -208,10 +211,11 @@ def named_shape(sample: list[str], choose: Choose, *, header: bool) -> Shape:
 
 def separator_of(first: str) -> str:
     """Returns what separates the fields of a first line: a tab, else a comma or semicolon."""
-    bare = re.sub(r'"[^"]*"', "", first)
-    counts = {mark: bare.count(mark) for mark in "\t;,"}
-    best = max(counts, key=counts.__getitem__)
-    return best if counts[best] else "," if first.lstrip().startswith('"') else " "
+    bare = _QUOTED_FIELD.sub(r"\1", first) or first
+    if "\t" in bare:
+        return "\t"
+    best = max(";,", key=bare.count)
+    return best if best in bare else "," if first.lstrip().startswith('"') else " "
 
 
 def split(line: str, separator: str) -> list[str]:

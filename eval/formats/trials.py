@@ -92,7 +92,8 @@ def read_scores(
 
     With `trials`, the scores come in the order of that list and with its labels. They are matched
     by the pair (enrol, probe): every trial needs one score, and every score needs a trial. Rows
-    of `verify --pairs` that have no score are left out, with a warning that counts them.
+    of `verify --pairs` that have no score are left out, with a warning that counts them. So are
+    those without a label, if others have one and the list does not know it.
 
     Args:
         source: The score file, as for `read_trials`.
@@ -110,7 +111,7 @@ def read_scores(
     table = _read(source, SCORE_LAYOUTS, columns)
     if not np.isfinite(_scores(table)).all():  # as text, to tell none from NaN
         table = _read(source, SCORE_LAYOUTS, columns, fractions=False)
-    table = _complete(table)
+    table = _complete(table if trials is None else _labelled(table, trials))
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -255,6 +256,19 @@ def _whole(table: Table, known: Sequence[str]) -> Table:
         del columns["label"]
     roles = tuple(role for role in columns if role in known)
     return table._replace(roles=roles, columns=[columns[role] for role in roles] or table.columns)
+
+
+def _labelled(table: Table, trials: Trials) -> Table:
+    """The table in which a row without a label has that of its trial in the list, if it has one."""
+    if trials.target is None or "label" not in table.roles or "" not in table.column("label").keys:
+        return table
+    blind = trials_of(table._replace(roles=tuple(r.replace("label", "") for r in table.roles)))
+    want, have = pair_numbers(trials, blind)
+    text_of = dict(zip(want.tolist(), map("01".__getitem__, trials.target.tolist()), strict=True))
+    rows = zip(table.column("label").texts(), have.tolist(), strict=True)
+    labels = Column.of([text or text_of.get(pair, "") for text, pair in rows])
+    sides = zip(table.roles, table.columns, strict=True)
+    return table._replace(columns=[labels if role == "label" else of for role, of in sides])
 
 
 def _complete(table: Table) -> Table:

@@ -188,9 +188,6 @@ def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subject
     """Subjects of the trials from the items' labels (id -> label) where they agree with the
     targets, else as `likeness.eval.intervals.subjects.subjects_of` finds them.
     """
-    digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
-    for part in (trials.enrol, trials.probe, trials.target):
-        digest.update(b"" if part is None else part.tobytes())
     named = {item_id: str(label) for item_id, label in labels.items() if label is not None}
     try:
         of_sides, phrase = subjects_of(trials, named)[0], "labels of the items"
@@ -199,7 +196,15 @@ def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subject
     pairs = None
     if of_sides is not None:
         pairs = np.stack([of_sides[0][trials.enrol], of_sides[1][trials.probe]], axis=1)
-    return Subjects(pairs, phrase, digest.hexdigest())
+    return Subjects(pairs, phrase, trial_list_digest(trials))
+
+
+def trial_list_digest(trials: Trials) -> str:
+    """The SHA-256 of the ids, pairs and targets of a trial list."""
+    digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
+    for part in (trials.enrol, trials.probe, trials.target):
+        digest.update(b"" if part is None else part.tobytes())
+    return digest.hexdigest()
 
 
 def measure(

@@ -10,7 +10,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.parquet import Column
 from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.option import if_option
-from likeness.eval.types import Bools, Ints, Trials, counted, name_first, pair_text
+from likeness.eval.types import Bools, Ints, Trials, counted, name_first, pair_text, respell
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -43,7 +43,8 @@ def labels_of(
         check_levels(ids, side, remedy=remedy or f"give a list of lines `id {kind}`")
         labels = labels_of_ids(ids)
     else:
-        labels = [mapping.get(id, "") for id in ids]
+        label_of = respell(mapping, ids)
+        labels = [label_of.get(id, "") for id in ids]
     if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
         by_option = if_option(" by --labels" if kind in ("class", "label") else "")
         remedy = remedy or f"add lines `id {kind}`{by_option}, such as an utt2spk"

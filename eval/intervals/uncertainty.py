@@ -14,7 +14,7 @@ curve keeps them all or none of them.
 """
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import Bounds, bounds_of
-from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, lacking, respell
 
 AUROC_RULE = "of the right above the wrong answers, ties half"
 START_FNMR = 0.05  # at the threshold of the error-versus-discard curve
@@ -179,7 +179,7 @@ def bounds_over_rows(
 
 
 def sides_with(
-    trials: Trials, ids: Container[str], what: str = "embedding"
+    trials: Trials, ids: Collection[str], what: str = "embedding"
 ) -> list[tuple[str, tuple[str, ...], Ints]]:
     """The sides of the trials whose ids have an embedding, or something else.
 
@@ -201,7 +201,7 @@ def sides_with(
         ("enrolment", trials.enrol_ids, trials.enrol),
         ("probe", trials.probe_ids, trials.probe),
     ]
-    missing = {name: [id for id in of_side if id not in ids] for name, of_side, _ in sides}
+    missing = {name: lacking(of_side, ids) for name, of_side, _ in sides}
     complete = [side for side in sides if not missing[side[0]]]
     partly = [name for name, of_side, _ in sides if 0 < len(missing[name]) < len(of_side)]
     if partly or not complete:
@@ -210,22 +210,24 @@ def sides_with(
     return complete
 
 
-def numbers_of(quality: Sequence[tuple[str, object]]) -> Floats:
+def numbers_of(quality: Mapping[str, object], ids: Sequence[str]) -> Floats:
     """The qualities of ids as an array.
 
     Raises:
         LikenessError: One is no finite number.
 
     Example:
-        >>> numbers_of([("a", 2), ("b", None)])
+        >>> numbers_of({"a": 2}, ["a", "b"])
         Traceback (most recent call last):
         ...
         likeness.LikenessError: quality of 'b': None is no finite number; correct it
     """
-    for id, value in quality:
+    of_ids = respell(quality, ids)
+    for id in ids:
+        value = of_ids.get(id)
         if not isinstance(value, Real) or not math.isfinite(value):
             raise LikenessError(f"quality of {id!r}: {value!r} is no finite number; correct it")
-    return np.array([value for _, value in quality], dtype=np.float64)
+    return np.array([of_ids[id] for id in ids], dtype=np.float64)
 
 
 def trial_quality(
@@ -250,7 +252,7 @@ def trial_quality(
         (array([1., 1.]), 'the lower norm of the two sides')
     """
     of_sides = [
-        (side, numbers_of([(id, quality[id]) for id in ids])[index])
+        (side, numbers_of(quality, ids)[index])
         for side, ids, index in sides_with(trials, quality, name)
     ]
     if len(of_sides) == 2:

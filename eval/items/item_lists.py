@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
-from likeness.eval.formats.column_names import by_number, columns_of_items, is_header
+from likeness.eval.formats.column_names import by_number, columns_of_items, is_header, role_of
 from likeness.eval.formats.files import as_stored
+from likeness.eval.formats.row_names import name_rows
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.remote import is_url, listed_path, url_of
 from likeness.eval.types import name_first
@@ -22,10 +22,7 @@ from likeness.eval.writing import write_text
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
 _WRITTEN = ("label", "start", "end", "channel")  # columns that a list has where they are filled
-_OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
-# How a column names channels; a number may be written as pandas does beside missing ones: 2.0.
-_CHANNEL = re.compile(r"(?:(\d{1,2})(?:\.0)?|(a|l|left)|(b|r|right))\Z", re.IGNORECASE)
-_NO_CHANNEL = ("", "<NA>", "nan", "NaN")
+_OWN = ("id", "path", "label", "start", "end")  # columns that an Item has itself
 _DRIVE = re.compile(r"[A-Za-z]:/")  # of Windows
 
 
@@ -65,11 +62,10 @@ def read_items(
         separator = tables.separator_of(sample[0])
         fields = tables.split(sample[0], separator)
         # A list may be called .csv too. Its first line has a path where a table has names.
-        is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
-        if stated or is_table or is_header(fields):
+        is_named = "path" in map(role_of, fields) or not re.search(r"[/\\.]", sample[0])
+        if stated or (path.suffix.lower() in SUFFIXES and is_named) or is_header(fields):
             return tables.named_shape(sample, chosen, header=not by_number(stated))
-        separator = "\t" if "\t" in sample[0] else separator
-        width = len(tables.split(sample[0], separator))
+        width = len(fields)
         if width > len(_LAYOUTS):
             raise LikenessError(
                 f"{path}: a line has {width} fields, not `path` or `id path [label]`; name the "
@@ -103,7 +99,7 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
         start, end = item.stretch or ("", "")
         channel = "" if item.channel is None else str(item.channel)
         times = str(start), "" if end == np.inf else str(end)
-        row = (item.id, _place(item.path, root), item.label or "", *times, channel)
+        row = (item.id, place_in_list(item.path, root), item.label or "", *times, channel)
         for column, text in zip(cells.values(), row, strict=True):
             column.append(text)
     unwritable = tables.UNWRITABLE.search
@@ -123,14 +119,26 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
     write_text(path, "".join("\t".join(row) + "\n" for row in [*headed, *rows]))
 
 
-def _place(path: Path, root: str | Path | None) -> str:
-    """How a path is written that is read from a folder."""
+def place_in_list(path: Path, root: str | Path | None) -> str:
+    """Returns how a path is written in a list that is read from a folder.
+
+    Args:
+        path: The path of an item.
+        root: The folder, relative to which a path in it is written; others are written whole. None
+            leaves paths as they are.
+
+    Example:
+        >>> place_in_list(Path("voices/ann/1.wav"), "voices")
+        'ann/1.wav'
+        >>> place_in_list(Path("s3://bucket/ann/1.wav"), "voices")
+        's3://bucket/ann/1.wav'
+    """
     if is_url(path):
         return url_of(path)
     if root is None:
         return path.as_posix()
-    inside = path.is_relative_to(root)
-    return (path.relative_to(root) if inside else Path(os.path.abspath(path))).as_posix()
+    whole, base = Path(os.path.abspath(path)), os.path.abspath(root)
+    return (whole.relative_to(base) if whole.is_relative_to(base) else whole).as_posix()
 
 
 def items_of_rows(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> Items:
@@ -159,65 +167,10 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
     if "" in cells["path"]:
         lacking = [column[cells["path"].index("")] for column in cells.values()]
         raise LikenessError(f"the row {lacking} has no path; fill or remove it")
-    names = cells["path"]
-    times, own = None, names
-    if "start" in cells or "end" in cells:
-        times = _times(cells, len(names))
-        own = [
-            name if start != start and end != end else f"{name}@{_short(start)}-{_short(end)}"
-            for name, (start, end) in zip(names, times.tolist(), strict=True)
-        ]
-    channels = _channels(cells.get("channel", ()))
-    if channels:
-        own = [f"{name}{channel_mark(each)}" for name, each in zip(own, channels, strict=True)]
-    ids = cells.get("id", own)
-    if "" in ids:
-        ids = [id or name for id, name in zip(ids, own, strict=True)]
+    ids, times, channels = name_rows(cells)
     further = {role: cells[role] for role in cells if role not in _OWN}
-    paths, labels = listed_paths(root, names), cells.get("label")
+    paths, labels = listed_paths(root, cells["path"]), cells.get("label")
     return Items.rows(ids, paths, labels, times=times, channels=channels or None, further=further)
-
-
-def channel_mark(channel: int | None) -> str:
-    """Returns what the id of an item has behind it that is a channel of a recording but its first.
-
-    Example:
-        >>> channel_mark(1), channel_mark(2)
-        ('', '#channel=2')
-    """
-    return f"#channel={channel}" if channel is not None and channel > 1 else ""
-
-
-def channel_of(text: str) -> int | None:
-    """Returns the channel that a text names, from 1; None for the average of all.
-
-    Raises:
-        LikenessError: It names none.
-
-    Example:
-        >>> channel_of("2"), channel_of("A"), channel_of("<NA>")
-        (2, 1, None)
-    """
-    if text in _NO_CHANNEL:
-        return None
-    match = _CHANNEL.match(text)
-    if match is None:
-        problem = f"the channel {text[:40]!r} is no number from 1, A or B, left or right"
-        raise LikenessError(f"{problem}; correct it, or rename the column")
-    return int(match[1] or (1 if match[2] else 2))
-
-
-def _channels(texts: Sequence[str]) -> list[int | None]:
-    """The channel that each row names; none where a column of this name is the user's own.
-
-    Raises:
-        LikenessError: Some rows name channels, and others something else.
-    """
-    distinct = set(texts)
-    if not any(_CHANNEL.match(text) or tables.is_number(text) for text in distinct):
-        return []
-    numbers = {text: channel_of(text) for text in distinct}
-    return [numbers[text] for text in texts]
 
 
 def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
@@ -248,24 +201,3 @@ def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
             is_whole = os.path.isabs(name) or _DRIVE.match(name)
             paths.append(name if is_whole else before + name)
     return paths
-
-
-def _times(cells: Mapping[str, list[str]], num: int) -> NDArray[np.float64]:
-    """The start and end (N, 2) of each row in seconds, NaN for none."""
-    columns = []
-    for role in ("start", "end", "duration"):
-        try:  # The comma of many languages, beside semicolons.
-            seconds = [float(text.replace(",", ".") or "nan") for text in cells.get(role, ())]
-        except ValueError as error:
-            raise LikenessError(f"a time is no number of seconds: {error}") from None
-        columns.append(np.array(seconds or [np.nan] * num))
-    start, end, length = columns
-    # A duration without a start is that of the whole file.
-    if "end" not in cells:
-        end = np.round(np.nan_to_num(start) + length, 9)
-    return np.stack((start, end), axis=1)
-
-
-def _short(seconds: float) -> str:
-    """A number of seconds with no more digits than it needs; "" for NaN."""
-    return f"{seconds:.10g}" if seconds == seconds else ""

@@ -75,14 +75,19 @@ class LabelPattern:
 
         Args:
             items: The items.
-            root: The folder below which their paths are matched.
+            root: The folder below which their paths are matched; of shards, their ids are.
             where: The data set, with which messages begin.
 
         Raises:
             LikenessError: No item fits. A warning counts those that do not, if others do.
         """
         before = (root / "x").as_posix()[:-1]
-        texts = [item.path.as_posix().removeprefix(before) for item in items]
+        texts = [
+            item.path.as_posix().removeprefix(before)
+            if item.span is None
+            else item.id.removesuffix(item.suffix) + item.suffix
+            for item in items
+        ]
         fields = [self.fields(text) for text in texts]
         fitting = [values for values in fields if values is not None]
         if len(fitting) < len(texts):

@@ -9,14 +9,15 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Literal
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.files import refuse_device, text_lines
+from likeness.eval.formats.row_names import channel_mark, channel_of
 from likeness.eval.formats.subjects import read_mapping
-from likeness.eval.items.item_lists import channel_mark, channel_of, items_of_rows, read_items
+from likeness.eval.items.item_lists import items_of_rows, read_items
 from likeness.eval.items.items import BLOCK, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.levels import labels_of_ids
@@ -137,9 +138,9 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
     Args:
         folder: The folder with wav.scp. Where it has segments, their utterances are the items,
             stretches of the recordings, of the channel in a fifth field, which counts from 0;
-            otherwise the recordings are. Where several recordings share a file,
-            reco2file_and_channel says which channel of it each is. Speakers are in utt2spk, and
-            their sex in spk2gender.
+            otherwise the recordings are. reco2file_and_channel says which channel of its file a
+            recording is, where several share the file or the file has the name that stands there.
+            Speakers are in utt2spk, and their sex in spk2gender.
         root: The folder that relative paths of wav.scp start from.
 
     Returns:
@@ -180,13 +181,27 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
 
 
 def _sides(file: Path, recordings: Mapping[str, str]) -> list[str]:
-    """The channel of each recording that shares its file with another; otherwise an empty text."""
-    if not file.is_file():
-        return [""] * len(recordings)
-    fields = [line.split() for _, line in text_lines(file)]
-    side = {row[0]: row[2] for row in fields if len(row) == 3}
-    num = Counter(recordings.values())
-    return [side.get(id, "") if num[path] > 1 else "" for id, path in recordings.items()]
+    """The channel of each recording that is a side of its file; an empty text for the others.
+
+    Its file is shared with another recording, or has the name that stands beside the channel. A
+    file of another name is one channel of that call already.
+    """
+    sides: dict[str, tuple[str, str]] = {}
+    for _, line in text_lines(file) if file.is_file() else ():
+        try:
+            id, call, channel = line.split()
+            channel_of(channel)
+        except ValueError:
+            problem = f"{line[:80]!r} is no `recording file channel`"
+            raise LikenessError(f"{file}: {problem}; correct it") from None
+        sides[id] = call, channel
+    num, channels = Counter(recordings.values()), []
+    for id, path in recordings.items():
+        call, channel = sides.get(id, ("", ""))
+        of_file = PureWindowsPath(path)  # which takes either slash for a separator
+        is_side = num[path] > 1 or nfc(call) in (nfc(of_file.stem), nfc(of_file.name))
+        channels.append(channel if is_side else "")
+    return channels
 
 
 def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -166,9 +166,11 @@ def asked(url: str) -> Iterator[tuple[Any, str]]:
         raise FileNotFoundError(errno.ENOENT, reason, url) from None
     except Exception as error:  # packages of stores have exceptions of any type
         reason = re.sub(r"//[^/@\s]*@", "//", first_line(error))  # without passwords of addresses
-        extra = "gcs" if url.startswith(("gs:", "gcs:")) else "s3"
+        scheme = url.partition(":")[0]
+        extra = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}.get(scheme)
+        install = f"install its package (`{install_line(extra)}`), or " if extra else ""
         raise Unreachable(
-            f"{url}: the store cannot be reached or refuses the credentials ({reason}); install "
-            f"its package (`{install_line(extra)}`), or give credentials by the environment, such "
-            "as AWS_PROFILE, or FSSPEC_S3_ANON=true for a public bucket"
+            f"{url}: the store cannot be reached or refuses the credentials ({reason}); {install}"
+            f"give them by the environment, as fsspec reads it (FSSPEC_{scheme.upper()}_KEY=...), "
+            f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
         ) from None

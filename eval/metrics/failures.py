@@ -24,7 +24,7 @@ from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.metrics.groups import Part, Rate, rates_at, share_over_groups
 from likeness.eval.metrics.verification import measured_tar, sort_scores
 from likeness.eval.results import Result, complement, metric_beside
-from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, item_id, name_first
+from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, item_id, name_first, respell
 
 
 class Failures(NamedTuple):
@@ -49,7 +49,7 @@ def read_failures(source: str | PathLike[str] | Iterable[str]) -> frozenset[str]
             reason. Lines of ids alone, or of an id, a blank and a reason, do as well; or the ids.
     """
     if not isinstance(source, str | PathLike):
-        return frozenset(source)
+        return frozenset(map(str, source))
     lines = (line for _, line in text_lines(Path(source)))
     return frozenset(item_id(re.split(r"\t" if "\t" in line else r"\s", line)[0]) for line in lines)
 
@@ -140,8 +140,9 @@ def fte_by_group(
         settings: The draws of the intervals, over subjects.
     """
     ids = list(dict.fromkeys((*failures.trials.enrol_ids, *failures.trials.probe_ids)))
-    folders = labels_of_ids(ids)
+    folders, subject_of = labels_of_ids(ids), respell(subject_of, ids)
     subjects = [subject_of.get(id, folder) for id, folder in zip(ids, folders, strict=True)]
+    group_of = respell(group_of, [*ids, *subjects])
     rows: dict[str, list[int]] = {}
     for row, (id, subject) in enumerate(zip(ids, subjects, strict=True)):
         rows.setdefault(group_of.get(id) or group_of.get(subject, UNKNOWN), []).append(row)
@@ -153,4 +154,5 @@ def fte_by_group(
 
 def _among(names: Sequence[str], ids: Collection[str]) -> Floats:
     """(N,) 1 for a name that is among the ids, else 0."""
-    return np.array([name in ids for name in names], np.float64)
+    found = respell(dict.fromkeys(ids), names)
+    return np.array([name in found for name in names], np.float64)

@@ -41,7 +41,7 @@ from likeness.eval.results import (
     metric_label,
     metric_text,
 )
-from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
+from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first, respell
 
 MAX_GROUPS = 50  # more are ages, not age bands
 # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
@@ -104,7 +104,9 @@ def group_sides(
     An item's group is that of its id, else that of its subject. LikenessError: items without a
     group, one group only, more than 50.
     """
-    ids = dict.fromkeys((*trials.enrol_ids, *trials.probe_ids))
+    ids = list(dict.fromkeys((*trials.enrol_ids, *trials.probe_ids)))
+    subject_of = respell(subject_of, ids)
+    group_of = respell(group_of, [*ids, *subject_of.values()])
     groups = {name: group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in ids}
     missing = [name for name, group in groups.items() if group is None]
     if missing:

@@ -27,7 +27,7 @@ from likeness.eval.intervals.bootstrap import draws_of
 from likeness.eval.intervals.uncertainty import bounds_over_rows
 from likeness.eval.metrics import verification
 from likeness.eval.results import Result, metric_beside
-from likeness.eval.types import Floats, Trials
+from likeness.eval.types import Floats, Trials, respell
 
 _ROUNDING = 1e-12  # of rates that are equal
 NUM_RESAMPLES = 200  # at most: each draw is measured anew
@@ -208,6 +208,7 @@ def spoof_results(
     assert trials.target is not None
     assert trials.spoof is not None
     classes = np.where(trials.target, 0, np.where(trials.spoof, 2, 1))
+    subject_of = respell(subject_of, trials.enrol_ids + trials.probe_ids)
     enrolled = [subject_of.get(id) for id in trials.enrol_ids]
     subjects = None
     if None not in enrolled:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,7 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
 
     Args:
         groups: Of each a mapping, a list `id group`, or the column of a list of items, as in
-            "items.csv:sex" or "items.csv:age<18".
+            "items.csv:sex" or "items.csv:age<18". A value that is missing there is UNKNOWN here.
 
     Raises:
         LikenessError: There is no such file or column, or two are called the same.
@@ -36,7 +37,8 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
     for grouping in listed:
         column = None if isinstance(grouping, Mapping) else COLUMN_OF_LIST.fullmatch(str(grouping))
         if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
-            by, group_of = "", names_of(grouping) or {}
+            by, named = "", names_of(grouping) or {}
+            group_of = {id: group or UNKNOWN for id, group in named.items()}
         else:
             by = "".join(part.strip() for part in column.groups("")[1:])
             group_of = _groups_in(Path(column["file"]), column)
@@ -78,7 +80,7 @@ def quality_by_id(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapp
         quality: "norm", which stays as it is; a mapping; or a list `id quality`.
     """
     if isinstance(quality, Mapping):
-        return quality
+        return {str(id): value for id, value in quality.items()}
     if isinstance(quality, str) and quality == "norm":
         return "norm"
     return read_numbers(Path(quality), "quality")
@@ -123,6 +125,29 @@ def files_in(*given: Any) -> list[Path]:
     return files
 
 
-def digests_of(files: Sequence[Path]) -> dict[str, str]:
-    """The SHA-256 of each file, by its path."""
-    return {str(path): sha256(path) for path in files}
+State = tuple[int, int, int]
+"""What tells two states of a file apart: its number, its size and the time of its last change."""
+
+
+def files_read(*given: Any) -> dict[Path, State]:
+    """The files of `files_in`, each with its state; call it before they are read."""
+    return {path: _state(path) for path in files_in(*given)}
+
+
+def digests_of(files: Mapping[Path, State]) -> dict[str, str]:
+    """The SHA-256 of each file, by its path; in its place a phrase for one that has changed.
+
+    So files are summed only for those who ask, and no sum is that of another content than was read.
+    """
+    digests = {str(path): "unknown: changed since it was read" for path in files}
+    for path, state in files.items():
+        with suppress(OSError):
+            digest = sha256(path)
+            if _state(path) == state:
+                digests[str(path)] = digest
+    return digests
+
+
+def _state(path: Path) -> State:
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -35,7 +35,7 @@ from likeness.eval.metrics.system import NumResamples
 from likeness.eval.metrics.verification import check_rate
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.protocols.arguments import files_in
+from likeness.eval.protocols.arguments import files_read
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.types import (
@@ -154,6 +154,7 @@ def identify(
         >>> likeness.identify(embeddings, embeddings).results[0].metric
         'rank_k(1)'
     """
+    files = files_read(gallery, probes, gallery_subjects, probe_subjects)
     listed = [gallery] if isinstance(gallery, str | PathLike | Embeddings) else gallery
     apart = [embeddings_of(rows, columns) for rows in listed]
     queries = embeddings_of(probes, columns)
@@ -182,7 +183,7 @@ def identify(
         conventions=conventions,
         itself=itself,
     )
-    return replace(evaluation, files=files_in(gallery, probes, gallery_subjects, probe_subjects))
+    return replace(evaluation, files=files)
 
 
 def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequence[Pairs]) -> Bools:

@@ -23,7 +23,7 @@ from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.protocols.arguments import files_in, quality_by_id
+from likeness.eval.protocols.arguments import files_read, quality_by_id
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.types import Bools, Floats, Pairs, check_choice, check_counts, freeze_numbers
@@ -119,6 +119,7 @@ def retrieve(
     """
     if gallery is None and gallery_labels is not None:
         raise LikenessError("gallery labels without a gallery; give its embeddings too")
+    files = files_read(embeddings, labels, gallery, gallery_labels, quality)
     rows, class_of = embeddings_of(embeddings, columns), names_of(labels)
     queries = Labelled(rows, labels_of("queries", rows.ids, class_of, "label"))
     searched = None
@@ -138,7 +139,7 @@ def retrieve(
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
         labels_from=labels_from,
     )
-    return replace(evaluation, files=files_in(embeddings, labels, gallery, gallery_labels, quality))
+    return replace(evaluation, files=files)
 
 
 @step("measuring")
@@ -230,7 +231,7 @@ def _conventions(settings: RetrievalSettings, among: bool) -> Conventions:
 def _quality(queries: Embeddings, settings: RetrievalSettings) -> Floats | None:
     """(N,) the quality of each query, None where none is asked for."""
     if isinstance(settings.quality, Mapping):
-        return uncertainty.numbers_of([(id, settings.quality.get(id)) for id in queries.ids])
+        return uncertainty.numbers_of(settings.quality, queries.ids)
     return None if settings.quality is None else queries.norms.astype(np.float64)
 
 

@@ -1,7 +1,7 @@
 """What `identify` and `retrieve` measured: results, a table, a file and a page."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from likeness.eval.formats.embeddings import Labelled
 from likeness.eval.formats.files import File
 from likeness.eval.intervals.uncertainty import Answers
 from likeness.eval.metrics.identification import Protocol, Searched
-from likeness.eval.protocols.arguments import digests_of
+from likeness.eval.protocols.arguments import State, digests_of
 from likeness.eval.results import Result, table, write_results
 
 
@@ -26,7 +26,7 @@ class SearchEvaluation:
         protocol: the rule of its TPIR.
         answers: of a retrieval, the quality and the risk of each query; None where no quality was
             asked for.
-        files: what was read, for the record.
+        files: what was read, and in which state, for the record.
 
     Example:
         >>> import likeness
@@ -43,7 +43,7 @@ class SearchEvaluation:
     searched: Sequence[Searched] = ()
     protocol: Protocol = "open"
     answers: Answers | None = None
-    files: Sequence[Path] = ()
+    files: Mapping[Path, State] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return self.table().rstrip("\n")

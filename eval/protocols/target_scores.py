@@ -29,7 +29,7 @@ from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.scoring.origin import Origin, contradictions
 from likeness.eval.scoring.threshold_files import find
 from likeness.eval.scoring.thresholds import Thresholds
-from likeness.eval.types import Ints, Scores, Trials, name_first
+from likeness.eval.types import Ints, Scores, Trials, name_first, respell
 
 PairBy = Literal["enrol", "probe"]
 Limits = Mapping[str, tuple[float, str]]
@@ -181,11 +181,12 @@ def _subjects(
     trials: Trials, subject_of: Mapping[str, str] | None, settings: VerificationSettings
 ) -> tuple[Ints, str]:
     """(P,) the subject of each trial, and where they come from. Both sides have the same one."""
-    known = None if subject_of is None else dict(subject_of)
+    ids = trials.enrol_ids + trials.probe_ids
+    known = None if subject_of is None else respell(subject_of, ids)
     if known is not None:
         for enrol, probe in zip(trials.enrol.tolist(), trials.probe.tolist(), strict=True):
-            ids = trials.enrol_ids[enrol], trials.probe_ids[probe]
-            for id, other in (ids, ids[::-1]):
+            pair = trials.enrol_ids[enrol], trials.probe_ids[probe]
+            for id, other in (pair, pair[::-1]):
                 if other in known:
                     known.setdefault(id, known[other])
     numbers, source = subjects_of(trials, known)

@@ -33,8 +33,9 @@ from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.option import Option, if_option
 from likeness.eval.protocols.arguments import (
+    State,
     digests_of,
-    files_in,
+    files_read,
     groupings_of,
     quality_by_id,
     run_of_scores,
@@ -76,7 +77,7 @@ class Evaluation:
         compared: all results, with the scores and trials behind them.
         settings: what was measured and by which rule.
         origins: system -> the model and the scoring behind its scores, where they say it.
-        files: what was read; what is written names them with their SHA-256.
+        files: what was read, and in which state; what is written names them with their SHA-256.
         embeddings: system -> what it scored, which a page shows.
         run: the files of a run whose held-out trials these are; None for other scores.
 
@@ -95,7 +96,7 @@ class Evaluation:
     compared: Compared
     settings: VerificationSettings
     origins: Mapping[str, Origin | None] = field(default_factory=dict)
-    files: Sequence[Path] = ()
+    files: Mapping[Path, State] = field(default_factory=dict)
     embeddings: Mapping[str, Embeddings] = field(default_factory=dict)
     run: HeldOutFiles | None = None
 
@@ -379,7 +380,7 @@ class Evaluation:
             check_labels(name, of.target)
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
-        shown = files_in(None if isinstance(media, Media) else media)
+        shown = files_read(None if isinstance(media, Media) else media)
         test_report, inputs = self.test_report(command), self.inputs | digests_of(shown)
         more = self.compared.more_json() | {"test_report": test_report}
         made = write_page(
@@ -476,6 +477,7 @@ def evaluate(
     named = _named(scores)
     about = (trials, subjects, groups, quality, embeddings, failures, countermeasure)
     of_targets = (threshold, thresholds, pair_by)
+    files = files_read(named, *about)
     bare = {name: of for name, of in named.items() if isinstance(of, Scores)}
     with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
     if bare:
@@ -516,7 +518,7 @@ def evaluate(
             limits=limits_for(threshold, thresholds, origins.values()),
             pair_by=pair_by,
         )
-        return Evaluation(compared, settings, origins, files_in(named, *about))
+        return Evaluation(compared, settings, origins, files)
     for name, of in systems.items():
         check_labels(name, of[1].target)
     if any(each is not None for each in of_targets):
@@ -526,7 +528,7 @@ def evaluate(
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin
     for name, of_system in embedded.items():
-        sides_with(systems[name][0], frozenset(of_system.ids))  # refuses what has none
+        sides_with(systems[name][0], of_system.ids)  # refuses what has none
     compared = evaluate_together(
         {name: of[:2] for name, of in systems.items()},
         settings,
@@ -540,7 +542,7 @@ def evaluate(
     elif countermeasure is not None:
         raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
     _warn_of_distances(compared)
-    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
+    return Evaluation(compared, settings, origins, files, embedded, run)
 
 
 def _warn_of_distances(compared: Compared) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.metrics.verification import measured_eer, sort_scores
 from likeness.eval.reports.page import EMPTY, prose, table
-from likeness.eval.types import Scores, Trials
+from likeness.eval.types import Scores, Trials, respell
 
 Counts = NDArray[np.int64]
 
@@ -41,7 +41,8 @@ def errors_by_subject(
     >>> names, counts.tolist()
     (['a', 'b'], [[1, 1], [0, 1], [2, 2], [1, 1]])
     """
-    names = sorted(set(subject_of.values()))
+    names = sorted({*subject_of.values()} - {""})
+    subject_of = respell(subject_of, trials.enrol_ids + trials.probe_ids)
     number = {name: i for i, name in enumerate(names)}
     sides = [
         np.array([number.get(subject_of.get(id, ""), -1) for id in ids], dtype=np.int64)[index]

@@ -50,7 +50,7 @@ from likeness.eval.reports.page import (
     write,
 )
 from likeness.eval.results import Result, by_system, footnotes, metric_label, metric_text
-from likeness.eval.types import Floats, Ints, Scores, Trials
+from likeness.eval.types import Floats, Ints, Scores, Trials, respell, same_items
 
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared
@@ -235,10 +235,11 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
     for names in systems.values():
         of_system = embeddings[names[0]]
         lists = [compared.trials[name] for name in names]
-        used = {id for trials in lists for id in (*trials.enrol_ids, *trials.probe_ids)}
-        ids = tuple(id for id in of_system.ids if id in used)
-        part = Embeddings(ids, of_system.matrix[of_system.rows(ids)], of_system.meta)
-        shown = embedding_map(part, compared.subject_of or None)
+        used = [id for trials in lists for id in (*trials.enrol_ids, *trials.probe_ids)]
+        rows = np.unique(same_items(of_system.ids, used)[0])
+        ids = tuple(of_system.ids[row] for row in rows.tolist())
+        part = Embeddings(ids, of_system.matrix[rows], of_system.meta)
+        shown = embedding_map(part, respell(compared.subject_of, ids) or None)
         heading = ", ".join(names) if len(systems) > 1 else ""
         columns.append(block("column", heading=heading, part=shown))
     return block("two", parts=columns) if columns else EMPTY

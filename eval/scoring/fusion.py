@@ -15,7 +15,7 @@ from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.metrics.self_matches import warn_of_two_scores, without_self_trials
-from likeness.eval.option import Option
+from likeness.eval.option import Option, only_options
 from likeness.eval.scoring.origin import read_origin
 from likeness.eval.scoring.score import quality_of, sides_of
 from likeness.eval.scoring.settings import Scoring, column_names, measures_of
@@ -143,4 +143,6 @@ def _measured(
     if embeddings is None:
         raise LikenessError(f"{', '.join(measures)} need the embeddings; give --embeddings")
     scoring = Scoring(durations=read_durations(Path(durations)) if durations else None)
-    return quality_of(sides_of(trials, embeddings_of(embeddings), scoring), measures, scoring)
+    with only_options(("--embeddings", "--durations")):  # `score` has more, but not for a fusion
+        sides = sides_of(trials, embeddings_of(embeddings), scoring)
+    return quality_of(sides, measures, scoring)

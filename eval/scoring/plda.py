@@ -42,7 +42,7 @@ from likeness.eval.writing import write_json
 
 FORMAT = "likeness plda 3"
 _ITERATIONS = 10  # of EM
-_ARRAYS = ("mean", "lda", "centre", "transform", "psi")
+ARRAYS = ("mean", "lda", "centre", "transform", "psi")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Plda:
     def __post_init__(self) -> None:
         dims, kept = len(self.mean), len(self.psi)
         shapes = [(dims,), (dims, kept), (kept,), (kept, kept), (kept,)]
-        arrays = [getattr(self, name) for name in _ARRAYS]
+        arrays = [getattr(self, name) for name in ARRAYS]
         finite = all(np.isfinite(array).all() for array in arrays)
         if [array.shape for array in arrays] != shapes or not finite or (self.psi < 0).any():
             each = [array.shape for array in arrays]
@@ -151,7 +151,7 @@ def load_plda(path: str | Path) -> Plda:
         Path(path),
         FORMAT,
         lambda fields: Plda(
-            **fields | {name: np.array(fields[name], dtype=np.float64) for name in _ARRAYS}
+            **fields | {name: np.array(fields[name], dtype=np.float64) for name in ARRAYS}
         ),
         "not a PLDA file ({error}); fit one with `likeness fit plda`",
     )

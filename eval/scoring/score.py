@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +27,7 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.formats.trials import read_trials, write_scores
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.self_matches import (
     enrolled_itself,
@@ -33,7 +35,7 @@ from likeness.eval.metrics.self_matches import (
     without_self_trials,
 )
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
-from likeness.eval.option import Option
+from likeness.eval.option import Option, if_option
 from likeness.eval.scoring import normalization, templates
 from likeness.eval.scoring.origin import Origin, digest_of, write_origin
 from likeness.eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
@@ -44,7 +46,10 @@ from likeness.eval.types import (
     Trials,
     check_choice,
     counted,
+    item_keys,
+    lacking,
     name_first,
+    respell,
     same_items,
 )
 
@@ -352,13 +357,13 @@ def _with_embeddings(
     """
     whole = models
     if models is None:
-        enrolled = lacking(trials.enrol_ids, embeddings)
+        enrolled = lacking(trials.enrol_ids, embeddings.ids)
     else:
         items = dict.fromkeys(item for items in models.values() for item in items)
-        no_item = set(lacking(items, embeddings))
+        no_item = set(lacking(items, embeddings.ids))
         whole = {name: its for name, its in models.items() if no_item.isdisjoint(its)}
         enrolled = [name for name in trials.enrol_ids if name not in whole]
-    probed = lacking(trials.probe_ids, embeddings if probe is None else probe)
+    probed = lacking(trials.probe_ids, (embeddings if probe is None else probe).ids)
     kept = ~np.isin(trials.enrol_ids, enrolled)[trials.enrol]
     kept &= ~np.isin(trials.probe_ids, probed)[trials.probe]
     if kept.all() or not kept.any():
@@ -479,8 +484,8 @@ def quality_of(sides: Sides, measures: Sequence[str], scoring: Scoring) -> Float
 
 def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple[Floats, Floats]:
     """(N,) and (M,) logarithms of the seconds of each side."""
-    durations = durations or {}
     items = [(name,) if sides.models is None else sides.models[name] for name in sides.enrol.ids]
+    durations = respell(durations or {}, [*chain(*items), *sides.probe.ids])
     try:
         enrol = [sum(durations[name] for name in group) for group in items]
         probe = [durations[name] for name in sides.probe.ids]
@@ -519,12 +524,12 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         >>> add_spellings(embeddings, ["ann/1.wav", "bob/1", "cid/1"]).ids
         ('ann/1', 'bob/1', 'ann/1.wav')
     """
-    known = set(embeddings.ids)
-    others = [id for id in dict.fromkeys(asked) if id not in known]
+    others = lacking(dict.fromkeys(asked), embeddings.ids)
     rows: dict[str, list[int]] = {}
-    for row, id in enumerate(embeddings.ids):
-        rows.setdefault(drop_extension(id), []).append(row)
-    added = {id: rows[drop_extension(id)] for id in others if drop_extension(id) in rows}
+    for row, key in enumerate(item_keys([drop_extension(id) for id in embeddings.ids])):
+        rows.setdefault(key, []).append(row)
+    keys = item_keys([drop_extension(id) for id in others])
+    added = {id: rows[key] for id, key in zip(others, keys, strict=True) if key in rows}
     for id, fitting in added.items():
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
@@ -536,19 +541,14 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     return Embeddings((*embeddings.ids, *added), matrix, embeddings.meta)
 
 
-def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
-    """The ids that have no embedding, in their order."""
-    known = set(embeddings.ids)
-    return [name for name in ids if name not in known]
-
-
 def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> None:
     """Refuses ids of a side without an embedding, and says how they can be found or left out."""
-    if missing := lacking(ids, embeddings):
-        bare = set(map(drop_extension, embeddings.ids))
-        remedy = "embed these items too, or leave their trials out by --missing skip"
-        if all(drop_extension(name) in bare for name in missing):
-            remedy = "add --strip-extension (in Python strip_extension=True)"
+    if missing := lacking(ids, embeddings.ids):
+        by_option = if_option(", or leave their trials out by --missing skip")
+        remedy = f"embed these items too{by_option}"
+        if not lacking(map(drop_extension, missing), map(drop_extension, embeddings.ids)):
+            by_option = if_option("add --strip-extension (in Python strip_extension=True)")
+            remedy = by_option or "write the ids of both alike"
         raise LikenessError(
             f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
             f"embeddings have {name_first(embeddings.ids[:2])}); {remedy}"
@@ -572,7 +572,7 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
         warnings.warn(f"{text} ({name_first(shared)}); take other subjects", stacklevel=4)
     if subject_of is None:
         return cohort
-    return templates.pool(cohort, [subject_of[name] for name in cohort.ids])
+    return templates.pool(cohort, labels_of("cohort", cohort.ids, subject_of))
 
 
 def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:

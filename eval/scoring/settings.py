@@ -1,5 +1,6 @@
 """One value that says how trials are scored; `likeness.eval.scoring.score` applies it."""
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,15 +9,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings, vectors_of
-from likeness.eval.formats.subjects import read_durations, read_mapping
+from likeness.eval.formats.subjects import names_of, read_durations
 from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.option import Option
 from likeness.eval.scoring.normalization import check_cohort
-from likeness.eval.scoring.plda import Plda, load_plda
+from likeness.eval.scoring.plda import ARRAYS, Plda, load_plda
 from likeness.eval.types import check_choice, check_counts
 
 Norm = Literal["as", "s", "z", "t"]
@@ -27,11 +31,11 @@ QUALITY = ("log_norm", "log_duration", "cohort_mean")
 norm of its pooled items), the logarithm of the seconds (that of a model is the sum of its items),
 the mean score with the cohort."""
 
+_READ_AS = ("flip", "crops", "chunks", "pauses")  # what a meta says of `likeness embed`'s options
 _READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that may be files
     "subtract_mean": vectors_of,
     "plda": load_plda,
     "cohort": read_embeddings,
-    "cohort_subjects": read_mapping,
     "calibration": load_fusion,
     "durations": read_durations,
 }
@@ -126,7 +130,7 @@ class Scoring:
             raise LikenessError("cohort_subjects without a cohort would change nothing; give both")
         self._check_cohort()
         if self.durations is not None:
-            seconds = {name: float(value) for name, value in self.durations.items()}
+            seconds = {str(id): float(value) for id, value in self.durations.items()}
             object.__setattr__(self, "durations", MappingProxyType(seconds))
         if self.calibration is not None:
             measures_of(self.calibration.names)  # refuses measures that are unknown
@@ -135,10 +139,9 @@ class Scoring:
         if self.cohort is None:
             return
         size = len(self.cohort.ids)
-        if self.cohort_subjects is not None:
-            subject_of = MappingProxyType(dict(self.cohort_subjects))
-            object.__setattr__(self, "cohort_subjects", subject_of)
-            size = len(set(labels_of("cohort", self.cohort.ids, self.cohort_subjects)))
+        if (subject_of := names_of(self.cohort_subjects)) is not None:
+            object.__setattr__(self, "cohort_subjects", MappingProxyType(dict(subject_of)))
+            size = len(set(labels_of("cohort", self.cohort.ids, subject_of)))
         if self.norm == "as" and 2 <= size < self.top_n:
             text = f"the cohort has {size} members, and all are taken in place of the top"
             warnings.warn(f"{text} {self.top_n}", stacklevel=4)
@@ -154,30 +157,55 @@ class Scoring:
     def system(self, meta: Mapping[str, str], *, of_models: bool = False) -> str:
         """What gives the scores, in words: two lists of scores with the same words compare.
 
-        A calibration stores them, and serves scores of its own system only.
+        A calibration stores them, and serves scores of its own system only. A PLDA, a cohort and a
+        mean have the first digits of a SHA-256 behind them.
 
         Args:
             meta: Of the embeddings of the enrolment side.
             of_models: The enrolment ids are models that are pooled from several items.
 
         >>> Scoring(cohort=Embeddings(("c", "d"), [[1], [2]]), top_n=2).system({"model": "ab12"})
-        'cosine, as_norm over the top 2 of the cohort, model ab12'
+        'cosine, as_norm over the top 2 of the cohort (f391f1e5), model ab12'
         """
         parts = [self.similarity_of(meta)]
+        if self.plda is not None:
+            parts[0] += _short_digest(*(getattr(self.plda, name) for name in ARRAYS))
         if of_models:
             parts.append(f"{self.pooling} of the enrolment items")
         if self.subtract_mean is not None:
-            parts.append("mean subtracted")
+            mean = self.subtract_mean.matrix.mean(axis=0, dtype=np.float64)
+            parts.append(f"mean subtracted{_short_digest(mean.astype(np.float32))}")
         if meta.get("mean"):
             parts.append(f"mean of {meta['mean']} subtracted")
         if self.cohort is not None:
             over = f" over the top {self.top_n} of the cohort" if self.norm == "as" else ""
-            parts.append(f"{self.norm}_norm{over}")
+            parts.append(f"{self.norm}_norm{over}{self._cohort_digest()}")
+        parts += [f"{name} {meta[name]}" for name in _READ_AS if meta.get(name)]
         if meta.get("model"):
             parts.append(f"model {meta['model'][:16]}")
         return ", ".join(parts)
+
+    def _cohort_digest(self) -> str:
+        """The digest of the cohort's rows and subjects, which their order does not change."""
+        assert self.cohort is not None
+        ids, subject_of = self.cohort.ids, self.cohort_subjects or {}
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        names = [(ids[row], subject_of.get(ids[row], "")) for row in order]
+        return _short_digest(self.cohort.matrix[order], names=repr(names))
 
     @property
     def num_cohort_scores(self) -> int | None:
         """How many scores with the cohort are used of each side; None stands for all."""
         return self.top_n if self.norm == "as" else None
+
+
+def _short_digest(*arrays: ArrayLike, names: str = "") -> str:
+    """The first digits of the SHA-256 of numbers and names, in parentheses, for a text.
+
+    >>> _short_digest([1.0, 2.0])
+    ' (dc91ce9a)'
+    """
+    checksum = hashlib.sha256(names.encode())
+    for array in arrays:
+        checksum.update(np.ascontiguousarray(array))
+    return f" ({checksum.hexdigest()[:8]})"

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date as Date
 from typing import Any, Literal, NamedTuple
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +140,9 @@ class Thresholds:
         subjects = () if self.subjects is None else (self.subjects,)
         counts = (self.unlabelled,) if self.unlabelled else (self.targets, self.nontargets)
         check_counts("trials and subjects", (*counts, *subjects))
-        if not self.data or not self.data.isprintable():
+        # Python takes no blank but that of ASCII for printable.
+        shown = all(letter.isprintable() or category(letter) == "Zs" for letter in self.data)
+        if not self.data or not shown:
             raise LikenessError(f"{self.data!r} is no name of data; give a printable one")
         if not all(map(math.isfinite, self.centre)):
             raise LikenessError(f"the mean of {self.data} is not finite; estimate it anew")

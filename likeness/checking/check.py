@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from likeness.checking import _confounds
 from likeness.checking._files import Seen, inspection_of, look_at, read_headers
-from likeness.checking.lists import list_most
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
@@ -23,10 +22,12 @@ from likeness.eval.intervals.subjects import connected_groups
 from likeness.eval.items.items import Items
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import is_plain_folder
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.option import Option
-from likeness.modalities.folders import Modality
+from likeness.modalities.folders import Modality, list_most
 from likeness.models.inputs import check_root
+from likeness.toolkit.data import shards
 from likeness.toolkit.data.label_suggestions import alike, suggest_labels
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
@@ -411,14 +412,17 @@ def check(
     items, kind = list_of(folder, modality)
     tested = Items.of([]) if test is None else list_of(Path(test), kind)[0]
     vectors = None if embeddings is None else embeddings_of(embeddings)
+    is_shards = partial(shards.are_at, suffixes=suffixes_of(kind))
     for source, listed in ((data, items), (test, tested)):
-        if source is not None and is_plain_folder(Path(source), label):
+        if source is None or not is_plain_folder(Path(source), label):
+            continue
+        if not is_shards(Path(source)):
             check_levels(listed.ids, source)
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
     result = Checked(str(data), kind, items, seen[: len(items)], decoded, clean)
-    plain = folder if is_plain_folder(folder, label) else None
+    plain = folder if is_plain_folder(folder, label) and not is_shards(folder) else None
     result._add_all(plain, passed_over, tested, seen[len(items) :])
     if vectors is not None:
         result._add_similar(vectors)

@@ -16,16 +16,13 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_trials
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
-from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.items.pairs import draw_pairs
-from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.option import Option, if_option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, counted, name_first, quoted
 from likeness.eval.writing import write_text
 from likeness.modalities.folders import Modality
-from likeness.toolkit.data import shards
 from likeness.toolkit.data.splits import hold_out
 
 
@@ -73,46 +70,9 @@ def items(
             return Items.of(listed)
     check_root(root, data, label=label)
     path = Path(data)
-    if modality is None:  # faces alone have .rec files
-        rec = path.suffix == ".rec"
-        modality = "face" if rec else list_most(path, passed_over=[], **listing)[1]
+    if modality is None:
+        modality = folders.list_most(path, passed_over=[], **listing)[1]
     return folders.list_all(path, modality, **listing)
-
-
-def list_most(
-    data: Path, modality: Modality | None = None, **listing: Any
-) -> tuple[Items, Modality]:
-    """List recordings or images, whichever most files of the data are by their endings.
-
-    Args:
-        data: As for `items`.
-        modality: What the items are, where that is known.
-        listing: As for `list_items`.
-
-    Returns:
-        The items, whether or not their files exist; and what they are: "speaker" for recordings
-        or "image" for images.
-
-    Raises:
-        LikenessError: The data do not exist. No file has an ending that is known.
-    """
-    sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
-    suffixes = suffixes_of(modality) if modality else (*sounds, *pictures)
-    listed = shards.or_files(data, suffixes=suffixes, missing="leave", **listing)
-    if modality:
-        return listed, modality
-    endings = [item.suffix for item in listed]
-    voices, images = (sum(end in known for end in endings) for known in (sounds, pictures))
-    if not voices + images:
-        raise LikenessError(
-            f"{data}: no path ends like a recording or an image, such as "
-            f"{quoted(listed[0].path.as_posix())}; a list has lines `path` or `id path label`, or "
-            "say what the files are by --modality"
-        )
-    modality = "speaker" if voices >= images else "image"
-    if is_plain_folder(data):
-        listed = listed.take(np.flatnonzero(np.isin(endings, suffixes_of(modality))))
-    return listed, modality
 
 
 @dataclass(frozen=True)

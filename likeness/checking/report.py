@@ -13,6 +13,8 @@ from markupsafe import Markup
 from likeness.checking._confounds import size_text
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError, shorten
+from likeness.eval.formats.column_names import role_of
+from likeness.eval.items.item_lists import place_in_list
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media, media_of_items
 from likeness.eval.reports.page import block, prose, recompute, table, write
@@ -136,8 +138,9 @@ def write_items_csv(out: Path, checked: Checked) -> None:
 
     Args:
         out: A .csv file, with the columns id, path and label, and start, end and further ones
-            where the items have them. `left_out_path` names the other file, which has a column
-            reason too.
+            where the items have them. One that would be read as another column, such as speaker
+            beside label, is called other_speaker. `left_out_path` names the other file, which has
+            a column reason too.
         checked: The result of a check.
 
     Raises:
@@ -150,22 +153,18 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         raise LikenessError(f"--out {out}: none of {len(items)} items can be trained on")
     columns: dict[str, list[Any]] = {
         "id": items.ids,
-        "path": [_path_in_list(item.path, out.parent) for item in items],
+        "path": [place_in_list(item.path, out.parent) for item in items],
         "label": items.labels,
     }
     for name in ("start", "end") if items.has("start") else ():
         times: Any = items.column(name)
         columns[name] = [None if np.isnan(time) else time for time in times]
-    columns |= {name: list(items.column(name)) for name in items.further}
+    for name in items.further:
+        is_own = role_of(name) in (None, name)
+        columns[name if is_own else f"other_{name}"] = list(items.column(name))
     rows = list(zip(*columns.values(), checked.left_out, strict=True))
     write_rows(left_out_path(out), [*columns, "reason"], [row for row in rows if row[-1]])
     write_rows(out, list(columns), [row[:-1] for row in rows if not row[-1]])
-
-
-def _path_in_list(path: Path, folder: Path) -> str:
-    """A path as a list in this folder has it: relative if the file lies below the folder."""
-    absolute, base = path.absolute(), folder.absolute()
-    return (absolute.relative_to(base) if absolute.is_relative_to(base) else absolute).as_posix()
 
 
 def _most(values: Iterable[object]) -> str:

@@ -99,10 +99,11 @@ def _written(out: Path) -> list[Path]:
     """The files that an output may replace: itself, what is written beside it, or in its folder."""
     beside = [f"{out.stem}.left-out{out.suffix}", f"{out.name}.origin.json"]
     beside.append(f"{out.name}.skipped.txt")
+    of_model = files_of_model(out) if out.suffix.lower() == ".onnx" else []
     if out.suffix == ".ark":
         beside += [f"{out.stem}.scp", f"{out.stem}.meta.json"]
     within = ("index.html", "report.json", "items.txt", "trials.txt", "labels.txt", "durations.txt")
-    return [out, *map(out.with_name, beside), *(out / name for name in within)]
+    return [out, *map(out.with_name, beside), *(out / name for name in within), *of_model]
 
 
 def write_evaluation(

@@ -230,6 +230,12 @@ class Call(Generic[A]):
         assert name in self._sources, f"{name} is no option of {self._function.__name__}"
         return name in self._typed
 
+    def words(self) -> list[str]:
+        """What was typed for the function, as the words of a command line."""
+        typed = ((name, self[name]) for name in self._typed if name in self._sources)
+        each = ((name, value if isinstance(value, tuple) else (value,)) for name, value in typed)
+        return [word for name, values in each for value in values for word in (name, str(value))]
+
     def refuse_idle(self, where: str, *names: str) -> None:
         """Refuse options of the function that change nothing, as the function of the same name."""
         refuse_idle(where, {name: self[name] for name in names})

@@ -30,7 +30,8 @@ def export(exported_by: Call[None], joined_by: Call[Model]) -> None:
         exported_by()
         return
     joined_by.refuse_others()
-    joined, out = joined_by(head=joined_by["--head"]), joined_by["--out"]
+    # What must not be replaced was refused before.
+    joined, out = joined_by(head=joined_by["--head"], replaces=True), joined_by["--out"]
     say(f"joined model of {joined.dim} dimensions, scored by {joined.similarity}, in {out}")
     if "--beside" in joined_by:
         calibrated = "its calibration is that of the fusion; " if joined.calibration else ""

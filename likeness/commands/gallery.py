@@ -15,13 +15,12 @@ from likeness.embedding import galleries, gallery_search
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import SUFFIXES, TABLES, Embeddings, embeddings_of
 from likeness.eval.items.levels import doubt_of_levels
-from likeness.eval.items.listing import list_items
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
-from likeness.models.bundled import about, model_for
+from likeness.models.bundled import about, model_of_data
 from likeness.models.load import refuse_head
 from likeness.models.model import Model, load
 from likeness.toolkit.console import one_line, say
@@ -96,12 +95,8 @@ def _loaded(loaded_by: Call[Model], used_by: Call[Any], *beside: Call[Any]) -> M
     used_by.refuse_missing("model")
     name, data = loaded_by["--model"], used_by["DATA"]
     if "--model" not in loaded_by:
-        files = [data]
-        if data.is_file() and data.suffix.lower() not in _MEDIA:
-            columns = used_by["--columns"] or ""
-            listed = list_items(data, suffixes=_MEDIA, columns=columns, missing="leave")
-            files = [item.path for item in listed]
-        name = model_for(files)
+        listing = {name: used_by[f"--{name}"] for name in ("columns", "label", "root")}
+        name = model_of_data(data, **{name: each for name, each in listing.items() if each})
         say(about(name), error=True)
     model = loaded_by(model=name, calibration=False)
     refuse_head(model.loaded, name)

@@ -24,7 +24,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
-from likeness.eval.protocols.arguments import digests_of, files_in
+from likeness.eval.protocols.arguments import digests_of, files_read
 from likeness.eval.writing import hidden_folders, write_json
 from likeness.models.inputs import parse_listing
 from likeness.models.load import every_face, reading_of
@@ -34,6 +34,7 @@ from likeness.toolkit.data import shards
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.parts import parts_in, version_of
 from likeness.toolkit.sources import Source, is_source, source_of
 from likeness.toolkit.training.lock import only_writer
 
@@ -91,7 +92,7 @@ def embed_files(
     meta = dict(loaded.meta)
     if part is not None:
         listed, of_part = take_part(listed, part)
-        meta |= of_part
+        meta |= of_part | {"read_by": _read_by(loaded)}
     files.check_ids(out, [item.id for item in listed])
     refuse_missing_files([item.path for item in listed], allow_some=skips_bad)
     sizes = {"batch_size": batch_size, "workers": workers}
@@ -202,9 +203,10 @@ def extract(
 
     The number of processes does not change where the list is cut, so the result is the same for any
     number of them. Every finished piece is a file in the folder OUT.pieces. A run that goes on
-    after a stop finds it there if model and items are the same, and is refused otherwise. Of such a
-    piece, the items whose files changed since, or which could not be read, are embedded again. The
-    caller holds the lock of the folder, writes the result and then calls `remove_pieces`.
+    after a stop finds it there if model, code and items are the same, and is refused otherwise. Of
+    such a piece, the items whose files changed since, or which could not be read, are embedded
+    again. The caller holds the lock of the folder, writes the result and then calls
+    `remove_pieces`.
 
     Args:
         model: What embeds, and how it reads an item.
@@ -225,12 +227,11 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
-    read_by = digests_of(files_in(*reading_of(model)[1].values()))
     plan: dict[str, str | int] = {
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
-        "read_by": digest(read_by.values()),
+        "read_by": _read_by(model),
         "piece_items": piece_items,
     }
     embed = partial(
@@ -282,6 +283,17 @@ def joined_processes() -> Iterator[str]:
             yield "" if device is None else str(device)
     finally:
         distributed.end()
+
+
+def _read_by(model: Loaded) -> str:
+    """The digest of the files that a model reads by, and of the code of others that it runs, as
+    they are now.
+    """
+    read, arguments = reading_of(model)
+    parts = {str(part["package"]) for part in parts_in(model.parts)}
+    packages = {*parts, str(read.__module__).partition(".")[0]} - {"likeness"}
+    versions = (f"{name} {version_of(name)}" for name in sorted(packages))
+    return digest([*digests_of(files_read(*arguments.values())).values(), *versions])
 
 
 def list_digest(items: Sequence[Item]) -> str:
@@ -474,7 +486,7 @@ def join_parts(paths: Sequence[Path]) -> Piece:
     for path in paths:
         embeddings = files.read_embeddings(path)
         of_part = dict(embeddings.meta)
-        if not {"part", "list", "bad"} <= of_part.keys():
+        if not {"part", "list", "read_by", "bad"} <= of_part.keys():
             raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")
         number, of_count = _part_of(of_part.pop("part"))
         del of_part["bad"]
@@ -485,5 +497,5 @@ def join_parts(paths: Sequence[Path]) -> Piece:
     if not len(by_number) == len(paths) == count:
         there = ", ".join(map(str, sorted(by_number)))
         raise LikenessError(f"{len(paths)} files hold the parts {there} of {count}; give each once")
-    del meta["list"]
+    del meta["list"], meta["read_by"]
     return joined([by_number[number] for number in sorted(by_number)], meta)

@@ -3,6 +3,8 @@
 What `likeness gallery` does, but for search and cluster (gallery_search.py).
 """
 
+import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +25,7 @@ from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.option import Option
 from likeness.eval.scoring.threshold_files import Rule, find
 from likeness.eval.scoring.thresholds import Thresholds
-from likeness.eval.types import counted, name_first, nfc
+from likeness.eval.types import counted, item_id, name_first, nfc
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face
@@ -140,15 +142,14 @@ def enrol(
     """
     listing: Any = {"root": root, "columns": columns, "label": label}
     with items_of(data, modality=model.modality, **listing) as items:
+        is_path = isinstance(data, str | os.PathLike)
+        is_alone = len(items) == 1 and items[0].id == item_id(str(data))
         # An empty label in a table that has labels says nothing, and neither does its folder then.
-        by_folder = not any(item.label for item in items)
+        by_folder = not is_alone and not any(item.label for item in items)
         of_item = {item.id: subject or _subject(item, by_folder) for item in items}
-        if not subject and str(data) in of_item and len(items) == 1:
-            of_item = {items[0].id: items[0].label or ""}
-        if not subject and (by_folder or is_plain_folder(Path(data), label)):
-            check_levels(of_item, data)
-        unnamed = [item_id for item_id, who in of_item.items() if not who]
-        if unnamed:
+        if not subject and (by_folder or (is_path and is_plain_folder(Path(data), label))):
+            check_levels(of_item, data if is_path else "inputs")
+        if unnamed := [id for id, who in of_item.items() if not who]:
             raise LikenessError(
                 f"{len(unnamed)} of {len(items)} files have no subject ({name_first(unnamed)}): "
                 "no folder or label names it; name the subject with --subject, or give a list or "
@@ -232,6 +233,7 @@ def _enrol(
         embedded: Gives the embeddings of items.
         thresholds: Those of a place, which a new gallery keeps with its mean.
     """
+    of_item = {item: nfc(who) for item, who in of_item.items()}  # as the gallery names subjects
     known = set()
     if exists(gallery):
         with gallery_at(gallery, meta, makes=True) as store:
@@ -251,15 +253,14 @@ def _enrol(
         return Enrolled(0, 0, tuple(before), (), len(known))
     embeddings, bad = embedded(chosen)
     skipped = tuple(before) if existing == "skip" else ()
-    names = [of_item[item_id] for item_id in embeddings.ids]
+    names = [of_item[id] for id in embeddings.ids]
     with gallery_at(gallery, meta, makes=True, thresholds=thresholds) as store:
         embeddings = store.as_enrolled(embeddings)
         _write(store, embeddings, names, set(before) if existing == "replace" else set())
         size = sum(entry.enrolments for entry in store.entries())
         doubts: Sequence[Doubt] = ()
         if size <= _CHECKED:
-            here = set(map(nfc, names))
-            doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & here]
+            doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & {*names}]
             _warn_of_copies(embeddings, store)
         mean_of = store.thresholds.data if store.thresholds else ""
         return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts, mean_of)
@@ -276,7 +277,7 @@ def _hold_all(
         stored = store.everything()
     have = {(who, row.tobytes()) for who, row in zip(stored.subjects, stored.rows, strict=True)}
     made = zip(embeddings.ids, embeddings.matrix, strict=True)
-    return all((nfc(of_item[item_id]), row.tobytes()) in have for item_id, row in made)
+    return all((of_item[id], row.tobytes()) in have for id, row in made)
 
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
@@ -299,10 +300,10 @@ def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
 
 
 def _subject(item: Item, by_folder: bool) -> str:
-    if item.label or not by_folder:
+    # The first folder of a whole path is a drive, a store of URLs, or one of the system.
+    if item.label or not by_folder or re.match(r"(\w+:)?/", item.id):
         return item.label or ""
-    is_whole = item.id.startswith("/")  # its first folder is one of the system
-    return "" if is_whole else labels_of_ids([item.id.rstrip("/")])[0]
+    return labels_of_ids([item.id.rstrip("/")])[0]
 
 
 def embed_readable(

@@ -31,7 +31,7 @@ from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models import user_files
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import HOMES, Part, describe_parts, version_of
+from likeness.toolkit.models.parts import HOMES, Part, check_rates, describe_parts, version_of
 
 DEFAULT = "MODEL"
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
@@ -51,8 +51,8 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
         name: The name of a `likeness.Network` in it.
 
     Raises:
-        LikenessError: There is no such name, the weights do not fit, or the network does
-            not give finite embeddings (B, D).
+        LikenessError: There is no such name, the weights do not fit, sampling rates differ, or the
+            network does not give finite embeddings (B, D).
     """
     text = sha256(path)
     defined = vars(user_files.run(path))
@@ -67,6 +67,8 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     try:
         made = cast(nn.Module, frontend())
+        states = network.read is None or network.rate_hz != Network.rate_hz
+        check_rates(made, network=_reading(network) if states else None, read=network.read)
         shape = _input_shape(network, made)
         part = partial(
             External,

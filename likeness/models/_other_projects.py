@@ -4,6 +4,7 @@
 likeness/models/load.py says what each of them is called, and what is read of their files.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.provenance import digest, sha256
-from likeness.eval.types import name_first
+from likeness.eval.types import name_first, quoted
 from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
@@ -38,11 +39,17 @@ _FRAMINGS: dict[str, Framing] = {
     "tf": "tensorflow",
     "tf_mel": "tensorflow",
 }
-# What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
-# modalities/speaker/features.py without dither, which is for training only.
+# What a state dict, and an .onnx file without metadata, do not state: WESPEAKER_FBANK and
+# THREED_SPEAKER_FBANK of modalities/speaker/features.py without dither, which is for training only.
 _FILTERBANKS: dict[str, dict[str, Any]] = {
     "wespeaker": {"window": "hamming", "scale": 32768.0},
     "3dspeaker": {"window": "povey", "scale": 1.0},
+}
+# The numbers of a filterbank in the dataset_args of WeSpeaker's config.yaml, and its defaults.
+_OF_WESPEAKER = {
+    "resample_rate": ("rate_hz", 16_000),
+    "frame_length": ("frame_ms", 25),
+    "frame_shift": ("hop_ms", 10),
 }
 
 
@@ -63,13 +70,15 @@ def _face(
     return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "face", "cosine", summed, 0)
 
 
-def _summed(path: Path, frontend: str) -> str:
+def _summed(path: Path, frontend: str, beside: Mapping[str, Any]) -> str:
     """Return the digest of a model whose file does not state its front-end.
 
-    Embeddings of two front-ends do not compare, so the front-end is part of the digest. With the
-    default front-end it is the digest of the file alone.
+    Embeddings of two front-ends do not compare, so the front-end is part of the digest, with what
+    a file beside the model states of it. With the default front-end it is the digest of the file.
     """
-    return sha256(path) if frontend == "wespeaker" else digest([sha256(path), frontend])
+    stated = [f"{name}={value}" for name, value in beside.items()]
+    is_default = frontend == "wespeaker" and not stated
+    return sha256(path) if is_default else digest([sha256(path), frontend, *stated])
 
 
 def load_speechbrain(source: str) -> Loaded:
@@ -84,9 +93,48 @@ def load_speechbrain(source: str) -> Loaded:
 def load_wespeaker(file: Path, frontend: str) -> Loaded:
     kinds = "ResNet, SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
     backbone, part = _read(file, released.wespeaker_part, weights.load_wespeaker, kinds)
-    fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
-    loaded = _speaker(fbank(), backbone, _summed(file, frontend))
+    stated = _of_config(file.with_name("config.yaml"), backbone.in_dim)
+    fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend], **stated)
+    front, summed = fbank(), _summed(file, frontend, stated)
+    loaded = _speaker(front, backbone, summed, rate_hz=front.rate_hz)
     return replace(loaded, parts=describe_parts(fbank, part, loaded.read))
+
+
+def _of_config(config: Path, num_mels: int) -> dict[str, int]:
+    """Return the arguments of KaldiFbank in which a config.yaml of WeSpeaker differs from its
+    defaults; none where there is no such file.
+
+    Raises:
+        LikenessError: It states features that are not computed here, or not those of the network.
+    """
+    if not config.is_file():
+        return {}
+    try:
+        dataset = _speechbrain.plain_yaml(config).get("dataset_args") or {}
+        fbank, cmvn = dataset.get("fbank_args") or {}, dataset.get("cmvn_args") or {}
+        stated = {**dataset, **fbank, **cmvn}
+    except (AttributeError, TypeError):
+        raise LikenessError(f"{config}: dataset_args are no names and values") from None
+    needed = {"frontend": "fbank", "num_mel_bins": num_mels, "cmvn": True}
+    needed = {**needed, "norm_mean": True, "norm_var": False}
+    known = [*needed, *_OF_WESPEAKER, "dither"]  # which is for training only
+    if unknown := [str(name) for name in (*fbank, *cmvn) if name not in known]:
+        raise LikenessError(
+            f"{config}: fbank_args or cmvn_args set {name_first(unknown)}, which is not read; "
+            f"allowed are {', '.join(known)}"
+        )
+    for name, value in needed.items():
+        if stated.get(name, value) != value:
+            given = f"{name} is {quoted(stated[name])}"
+            raise LikenessError(f"{config}: {given}, and this network is read with {value} only")
+    differing = {}
+    for theirs, (ours, default) in _OF_WESPEAKER.items():
+        value = stated.get(theirs, default)
+        if not isinstance(value, int) or not 0 < value < 10**6:
+            raise LikenessError(f"{config}: {theirs} is {quoted(value)}; give a whole number")
+        if value != default:
+            differing[ours] = value
+    return differing
 
 
 def load_redimnet(source: str) -> Loaded:
@@ -184,12 +232,40 @@ def load_onnx(path: Path, frontend: str) -> Loaded:
             f"{path}: its inputs are {stated}; one of floats, (B, T, F) or (B, S) of any length, "
             "is needed; a network over images is given as insightface:FILE.onnx"
         )
+    stated, rate_hz = _of_metadata(path, session.metadata)
+    if stated and frontend not in ("wespeaker", stated):
+        raise LikenessError(f"{path}: its metadata state {stated} filterbanks; omit {frontend!r}")
+    frontend = stated or frontend
     if len(shape) == 2:
-        return _speaker(RawWave(), OnnxNetwork(path, session, (16_000,)), sha256(path))
+        network = OnnxNetwork(path, session, (rate_hz,))
+        return _speaker(RawWave(), network, sha256(path), rate_hz=rate_hz)
     num_mels = shape[2] if isinstance(shape[2], int) else 80
-    fbank = KaldiFbank(num_mels=num_mels, **_FILTERBANKS[frontend])
+    fbank = KaldiFbank(num_mels=num_mels, rate_hz=rate_hz, **_FILTERBANKS[frontend])
     network = OnnxNetwork(path, session, (200, num_mels))
-    return _speaker(fbank, network, _summed(path, frontend))
+    return _speaker(fbank, network, _summed(path, frontend, {}), rate_hz=rate_hz)
+
+
+def _of_metadata(path: Path, metadata: Mapping[str, str]) -> tuple[str, int]:
+    """Return the front-end and the sampling rate that the metadata of an .onnx file state.
+
+    sherpa-onnx's files have them. Without them, "" and 16 kHz are returned.
+
+    Raises:
+        LikenessError: The file is one of `likeness export --for sherpa-onnx`, whose front-end is
+            another one, or of a framework that is not read.
+    """
+    framework, rate_hz = metadata.get("framework"), metadata.get("sample_rate")
+    if framework is None or rate_hz is None:
+        return "", 16_000
+    if metadata.get("comment", "").startswith("likeness "):
+        raise LikenessError(f"{path}: it is for sherpa-onnx; give the run that it was made of")
+    if framework not in ("wespeaker", "3d-speaker") or not re.fullmatch("[0-9]{4,6}", rate_hz):
+        raise LikenessError(
+            f"{path}: its metadata state framework {quoted(framework)} and sample_rate "
+            f"{quoted(rate_hz)}; models of wespeaker and 3d-speaker, at a rate in Hz, are read"
+        )
+    is_scaled = metadata.get("normalize_samples") == "1"
+    return "3dspeaker" if is_scaled else "wespeaker", int(rate_hz)
 
 
 def _mel_of_release(config: Any) -> Part:

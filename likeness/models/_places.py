@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date as Date
 from pathlib import Path
@@ -9,13 +10,16 @@ from pathlib import Path
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digest
+from likeness.eval.metrics.calibration import load_fusion
 from likeness.eval.metrics.self_matches import without_copies
 from likeness.eval.metrics.unlabelled import centre_of, estimated_thresholds
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import find, thresholds_path, write_thresholds
 from likeness.eval.scoring.thresholds import Threshold, Thresholds
+from likeness.eval.writing import atomic_path, remove
 from likeness.models.bundled import resolve_model
+from likeness.models.load import load_exported
 from likeness.models.verdicts import calibration_path
 from likeness.toolkit.models.loaded import Loaded, drop_centre
 
@@ -78,6 +82,18 @@ def estimate(
     )
 
 
+def drop_other_calibration(exported: Path) -> None:
+    """Remove the calibration beside an .onnx file, unless it says that it is of this model."""
+    path, is_own = calibration_path(str(exported)), False
+    if path is None or not path.is_file():
+        return
+    with suppress(LikenessError):
+        model = load_exported(exported)
+        is_own = model is not None and load_fusion(path).systems == (Scoring().system(model.meta),)
+    if not is_own:
+        remove(path)
+
+
 def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
     """Take the thresholds and the calibration of a model along to its export, which gives the same
     embeddings.
@@ -92,7 +108,10 @@ def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
     """
     before, after = calibration_path(model), calibration_path(str(exported))
     if before and after and before.is_file() and before != after:
-        shutil.copyfile(before, after)
+        with atomic_path(after) as temporary:
+            shutil.copyfile(before, temporary)
+    elif before != after:
+        drop_other_calibration(exported)
     entries = [entry for entry in find(resolve_model(model)) if entry.origin.model == meta["model"]]
     place = thresholds_path(str(exported))
     if place is None:

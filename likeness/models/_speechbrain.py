@@ -65,7 +65,7 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     Raises:
         LikenessError: A setting is not known. Nothing is left out silently.
     """
-    settings = _plain_yaml(yaml)
+    settings = plain_yaml(yaml)
     features = _frontend(settings, yaml)
     model = _part(settings, "embedding_model", _SPEECHBRAIN, yaml)
     name = model.pop("!").removeprefix("!new:")
@@ -163,8 +163,8 @@ def _part(
     return dict(part)
 
 
-def _plain_yaml(path: Path) -> dict[str, Any]:
-    """Return the file as dicts, lists and texts.
+def plain_yaml(path: Path) -> dict[str, Any]:
+    """Return a YAML file of names and values as dicts, lists and texts, without running it.
 
     A tagged value becomes a dict with its tag under "!", except for `!ref <name>` with the name of
     a plain value at the top, and for the activations that are known.

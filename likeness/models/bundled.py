@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.suffixes import suffixes_of
@@ -136,7 +137,7 @@ def model_for(files: Iterable[str | Path]) -> str:
     """The model of Likeness for files of which nobody named a model.
 
     Args:
-        files: What is to be compared, or folders of it; none where a list names them.
+        files: What is to be compared; none where a list names them.
 
     Raises:
         LikenessError: None of the files is a recording or a picture by its name.
@@ -146,16 +147,33 @@ def model_for(files: Iterable[str | Path]) -> str:
         ('likeness:voice', 'likeness:face')
     """
     paths = [Path(file) for file in files]
-    below = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
-    suffixes = {file.suffix.lower() for file in below}
+    suffixes = {path.suffix.lower() for path in paths}
     for model, modality in ((VOICE, "speaker"), (FACE, "face")):
         if not paths or suffixes.intersection(suffixes_of(modality)):
             return model
     raise LikenessError(
-        f"{paths[0]} is no recording (.wav, .flac, .mp3, .ogg, .m4a and others), picture or folder "
-        f"of these by its name; name a model that takes such files by --model, as a run of your "
-        f"own, {VOICE} or {FACE}; {FINDING_MODELS}"
+        f"{paths[0]} is no recording (.wav, .flac, .mp3, .ogg, .m4a and others) or picture by its "
+        f"name; name a model that takes such files by --model, as a run of your own, {VOICE} or "
+        f"{FACE}; {FINDING_MODELS}"
     )
+
+
+def model_of_data(data: str | Path, **listing: Any) -> str:
+    """The model of Likeness for what most items of some data are: recordings or pictures.
+
+    Args:
+        data: A file, or whatever `likeness.items` takes.
+        listing: Its columns, label and root.
+
+    Raises:
+        LikenessError: The data are missing, or hold neither.
+    """
+    from likeness.modalities.folders import list_most
+
+    path = Path(data)
+    if path.suffix.lower() in (*suffixes_of("speaker"), *suffixes_of("face")):
+        return model_for([path])
+    return VOICE if list_most(path, **listing)[1] == "speaker" else FACE
 
 
 def about(model: str) -> str:

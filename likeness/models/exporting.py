@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import list_items
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.types import counted
 from likeness.eval.writing import check_written
 from likeness.models.bundled import run_of
 from likeness.toolkit.console import say
+from likeness.toolkit.data import shards
 from likeness.toolkit.models.loaded import Loaded
 
 NUM_CALIBRATED = 100  # items for int8; more change the ranges little, and take longer
@@ -55,23 +55,25 @@ def export(
     if (precision == "int8") != (calibrate is not None):
         raise LikenessError("--precision int8 needs --calibrate ITEMS; give both, or neither")
     from likeness.models import load
+    from likeness.models._places import carry, drop_other_calibration
 
     loaded = load.load_named(run_of(model), frontend=frontend, trust=trust)
     if size and loaded.modality == "speaker":
         raise LikenessError("--size is of images, and the model takes recordings; leave it out")
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, out)
+        drop_other_calibration(out)
         return
-    from likeness.models._places import carry
     from likeness.toolkit.models.export import export as write
 
     items: Sequence[Item] = ()
     if calibrate is not None:  # evenly spaced
-        listed = list_items(calibrate, suffixes=suffixes_of(loaded.modality), root=root)
+        listed = shards.or_files(calibrate, suffixes=suffixes_of(loaded.modality), root=root)
         items = listed[:: max(1, len(listed) // NUM_CALIBRATED)][:NUM_CALIBRATED]
     parity = write(loaded, out, size=size, precision=precision, calibration=items)
     what = f"ONNX model of {loaded.embedder.dim} dimensions in"
     if precision != "float32":
+        drop_other_calibration(out)
         say(
             f"{what} {precision}, {out.stat().st_size / 1e6:.1f} MB, in {out}; on "
             f"{parity.num_items} synthetic inputs its embeddings differ from float32 by a cosine "

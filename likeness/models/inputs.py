@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.item_lists import SUFFIXES as TABLES
 from likeness.eval.items.item_lists import listed_paths, read_items
@@ -76,30 +76,32 @@ def items_of(
             there, or ids are repeated.
     """
     if modality == "embedding":
+        refuse_unused("an embeddings file", columns=columns, label=label, root=root)
         yield _rows_of(inputs)
         return
-    check_root(root, *([inputs] if isinstance(inputs, str | os.PathLike) else []), label=label)
+    is_path, start = isinstance(inputs, str | os.PathLike), Path(root or "")
+    check_root(root, *([inputs] if is_path else []), label=label)
     with TemporaryDirectory() as folder:
-        start = None if root is None else Path(root)
-        endings = suffixes_of(modality)
-        maker = _Maker(modality, endings, Path(folder), rate_hz, start, columns, label)
+        maker = _Maker(modality, suffixes_of(modality), Path(folder), rate_hz, start)
         items: Sequence[Item]
-        if isinstance(inputs, str | os.PathLike):
-            items = maker.from_path(Path(inputs), str(inputs))
+        if is_path:
+            items = _of_path(inputs, modality, columns=columns, label=label, root=root)
         elif hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
-            items = maker.from_columns(inputs)
-        elif isinstance(inputs, Mapping):
-            items = [maker.single(value, "", item_id(str(key))) for key, value in inputs.items()]
+            items = read_items(inputs, start, columns=parse_columns(columns))
         else:
-            values = [inputs] if _is_single(inputs) else inputs
-            items = [maker.single(value, str(number)) for number, value in enumerate(values)]
+            refuse_unused("inputs that are no table", columns=columns)
+            items = maker.in_memory(inputs)
+            if not maker.num_paths:
+                refuse_unused("inputs that are no paths", label=label, root=root)
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
+        if label and not is_path:
+            items = LabelPattern(label).relabelled(Items.of(items), start, "the inputs")
         if not isinstance(inputs, Mapping):  # the ids of a mapping are its keys
             check_unique(items, "inputs")
         paths = dict.fromkeys(item.path for item in items)
         if not all(map(Path.is_file, paths)):
-            refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
+            refuse_missing_files(paths, allow_some=is_path)
         yield items
 
 
@@ -118,9 +120,11 @@ def check_root(root: str | Path | None, *data: str | os.PathLike[str], label: st
         return
     if not is_url(root) and not Path(root).is_dir():
         raise LikenessError(f"root {str(root)!r} is no folder; correct it")
-    if data and all(is_plain_folder(Path(path), label) for path in data):
-        name = os.fspath(data[0])
-        raise LikenessError(f"root: the files of the folder {name!r} need none; leave it out")
+    if data and all(
+        is_plain_folder(Path(path), label) or Path(path).suffix in (".tar", ".rec") for path in data
+    ):
+        name = f"{'the folder ' * Path(data[0]).is_dir()}{os.fspath(data[0])!r}"
+        raise LikenessError(f"root: the files of {name} need none; leave it out")
 
 
 def parse_listing(
@@ -159,6 +163,27 @@ def _rows_of(inputs: Any) -> Sequence[Item]:
     return every(Path(inputs))
 
 
+def _of_path(path: str | os.PathLike[str], modality: str, **listing: Any) -> Sequence[Item]:
+    """The items of a path, which are listed by these options if it is no file of the modality."""
+    text, path, suffixes = str(path), Path(path), suffixes_of(modality)
+    suffix = path.suffix.lower()
+    if suffix in suffixes and (is_url(text) or path.is_file()):
+        refuse_unused(f"the file {text!r}", **listing)
+        return [Item(item_id(text), path)]
+    if not text or not path.exists():
+        raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
+    try:
+        return shards.or_files(path, suffixes=suffixes, missing="leave", **listing)
+    except ValueError as error:
+        lists = (*TABLES, ".rttm", ".tar", ".list", *suffixes)
+        if path.is_dir() or suffix in lists:
+            raise
+        raise LikenessError(
+            f"{error}. It was read as a list of files, since a {modality} model reads files that "
+            f"end in {', '.join(suffixes)}"
+        ) from None
+
+
 @dataclass
 class _Maker:
     """Turns inputs into items; files that it has to write go into `folder`."""
@@ -167,10 +192,16 @@ class _Maker:
     suffixes: Sequence[str]
     folder: Path
     rate_hz: float | None
-    root: Path | None
-    columns: str | Mapping[str, str]
-    label: str
+    root: Path
     num_written: int = 0
+    num_paths: int = 0
+
+    def in_memory(self, inputs: Any) -> list[Item]:
+        """Make an item of each value of a mapping or a sequence, or of a single value."""
+        if isinstance(inputs, Mapping):
+            return [self.single(value, "", item_id(str(key))) for key, value in inputs.items()]
+        values = [inputs] if _is_single(inputs) else inputs
+        return [self.single(value, str(number)) for number, value in enumerate(values)]
 
     def single(self, value: Any, number: str, key: str | None = None) -> Item:
         """Make one item.
@@ -185,9 +216,10 @@ class _Maker:
             return value._replace(id=item_id(value.id) if key is None else key, label=label)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
-            path = (self.root or Path()) / value
+            self.num_paths += 1
+            path = self.root / value
             if not path.is_file():
-                path = Path(*listed_paths(self.root or Path(), [os.fspath(value)]))
+                path = Path(*listed_paths(self.root, [os.fspath(value)]))
             return Item(item_id(str(value)) if key is None else key, path)
         if isinstance(value, bytes) or hasattr(value, "read"):
             return Item(number, self._write_bytes(value))
@@ -200,37 +232,6 @@ class _Maker:
             f"input {number} of a {self.modality} model is of type {type(value).__name__}; give a "
             "path, a table with a column of paths, an Item, an array or an open file"
         )
-
-    def from_path(self, path: Path, text: str) -> Sequence[Item]:
-        suffix = path.suffix.lower()
-        if suffix in self.suffixes and (is_url(text) or path.is_file()):
-            return [Item(item_id(text), path)]
-        if not text or not path.exists():
-            raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
-        try:
-            return shards.or_files(
-                path,
-                suffixes=self.suffixes,
-                columns=self.columns,
-                label=self.label,
-                root=self.root,
-                missing="leave",
-            )
-        except ValueError as error:
-            lists = (*TABLES, ".rttm", ".tar", ".list", *self.suffixes)
-            if path.is_dir() or suffix in lists:
-                raise
-            raise LikenessError(
-                f"{error}. It was read as a list of files, since a {self.modality} model reads "
-                f"files that end in {', '.join(self.suffixes)}"
-            ) from None
-
-    def from_columns(self, table: Any) -> Items:
-        root = self.root or Path()
-        items = read_items(table, root, columns=parse_columns(self.columns))
-        if not self.label:
-            return items
-        return LabelPattern(self.label).relabelled(items, root, "the table")
 
     def _new_file(self, suffix: str) -> Path:
         self.num_written += 1

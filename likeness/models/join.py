@@ -13,7 +13,7 @@ from likeness.eval.formats.runs import EXPORTED, LAST, find_model
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.writing import remove_abandoned
+from likeness.eval.writing import atomic_folder, atomic_path
 from likeness.models.bundled import run_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def join(
     fusion: Annotated[str | Path | Fusion | None, Option(path="file")] = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     trust: Annotated[str | Path | Sequence[str | Path], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
+    replaces: Annotated[bool, Option(is_typed=False)] = False,
 ) -> Model:
     """Join a model and a head of its embeddings, or two models whose scores are summed, to one.
 
@@ -59,6 +60,7 @@ def join(
             order (default: the plain sum of both scores).
         frontend: as in `likeness.models.model.load`.
         trust: as in `likeness.models.model.load`.
+        replaces: whether a file that is there is replaced, or refused.
 
     Returns:
         The joined model.
@@ -66,8 +68,8 @@ def join(
     Raises:
         LikenessError: a model does not exist. The head is none, or was trained on embeddings of
             another model or another size; the model has no weights of torch; or `out` is not empty.
-            Two models are of different modalities or not scored by cosine or dot product; the
-            fusion is of other systems, or no sum of their scores.
+            Two models are of different modalities or frames, or not scored by cosine or dot
+            product; the fusion is of other systems, or no sum of their scores.
 
     Example:
         >>> import likeness
@@ -81,8 +83,8 @@ def join(
         'dot'
     """
     out = Path(out)
-    remove_abandoned(out)  # what a join that was killed has left
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    is_free = not any(out.iterdir()) if out.is_dir() else replaces and out.is_file()
+    if out.exists() and not is_free:
         raise LikenessError(f"{out}: it exists already; give a new folder for the joined model")
     if (head is None) == (beside is None) or (fusion is not None and beside is None):
         raise LikenessError("give a head, or another model beside this one and perhaps a fusion")
@@ -111,6 +113,7 @@ def join(
 
 def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None:
     """Write the model whose score is the weighted sum of the scores of two models."""
+    from likeness.models._places import drop_other_calibration
     from likeness.models.load import load_exported
     from likeness.models.verdicts import calibration_path
     from likeness.toolkit.models import joint
@@ -121,6 +124,11 @@ def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None
             f"models of modality {first.modality!r} and {second.modality!r} do not embed the same "
             "items; give two models of recordings, of faces or of images"
         )
+    frames = [of.settings.get("frame", "arcface") for of in pair]
+    if frames[0] != frames[1]:
+        raise LikenessError(
+            f"the models take faces in the frames {' and '.join(frames)}; join models of one frame"
+        )
     if others := [of.similarity for of in pair if of.similarity not in joint.SCORED_BY]:
         raise LikenessError(
             f"a model scored by {others[0]} cannot be joined beside another one; only cosines and "
@@ -129,18 +137,21 @@ def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None
     weights = (1.0, 1.0) if fusion is None else _weights(fusion, pair)
     with TemporaryDirectory() as folder:
         files = [_exported(of, Path(folder) / f"{number}.onnx") for number, of in enumerate(pair)]
-        if out.suffix.lower() != ".onnx":
-            out.mkdir(parents=True, exist_ok=True)
-        file = out / EXPORTED if out.is_dir() else out
-        joint.write(files, weights, file)
-    if fusion is not None:
-        written, beside = load_exported(file), calibration_path(str(out))
-        assert written is not None
-        assert beside is not None
-        # The cosine of both together is the mean of theirs, and no sum.
-        slope = sum(weights) if written.similarity == "cosine" else 1.0
-        system = Scoring().system(written.meta)
-        Fusion((slope,), fusion.offset, (system,), p_target=fusion.p_target).save(beside)
+        is_file = out.suffix.lower() == ".onnx" and not out.is_dir()
+        with atomic_path(out) if is_file else atomic_folder(out) as made:
+            file = made if is_file else made / EXPORTED
+            joint.write(files, weights, file)
+            if fusion is not None:
+                written = load_exported(file)
+                beside = calibration_path(str(out if is_file else made))
+                assert written is not None
+                assert beside is not None
+                # The cosine of both together is the mean of theirs, and no sum.
+                slope = sum(weights) if written.similarity == "cosine" else 1.0
+                system = Scoring().system(written.meta)
+                Fusion((slope,), fusion.offset, (system,), p_target=fusion.p_target).save(beside)
+    if fusion is None:
+        drop_other_calibration(out)
 
 
 def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
@@ -209,8 +220,8 @@ def _write_with_head(
         "recipe": description.get("recipe"),  # whose loss says whether the norm measures quality
         "joined": {"model": base.digest, "head": digest},
     }
-    out.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(out / LAST, tensors, joined, checkpoint.FORMAT)
+    with atomic_folder(out) as made:
+        checkpoint.save(made / LAST, tensors, joined, checkpoint.FORMAT)
 
 
 def _fitting_head(

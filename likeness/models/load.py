@@ -10,7 +10,8 @@
     load_named("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
         the same from the Hugging Face hub; it is asked only where it is named so
     load_named("wespeaker:FOLDER_OR_FILE.pt")
-        a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
+        a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector. A config.yaml
+        beside it states its sampling rate and frames
     load_named("redimnet:FILE.pt")
         a release of ReDimNet (IDRnD, such as b2-vox2-ft_lm.pt) or of ReDimNet2 (PalabraAI)
     load_named("insightface:FILE_OR_FOLDER")
@@ -90,7 +91,8 @@ def load_named(
         min_score: The lowest score of a face; None is the default of the detector.
         frontend: What an .onnx network over filterbanks or a `wespeaker:` state dict was trained
             with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker" (Povey window, [-1, 1]).
-            Neither file states it. Other kinds of models know their front-end.
+            An .onnx file with the metadata of sherpa-onnx states it, and its sampling rate. Other
+            kinds of models know their front-end.
         trust: The packages and Python files of others that may be imported for parts of a
             checkpoint or an exported model.
 
@@ -111,7 +113,7 @@ def load_named(
 
 
 def takes_frontend(model: str) -> bool:
-    """Whether a model states no front-end: one of WeSpeaker, or an .onnx file from elsewhere."""
+    """Whether a model may state no front-end: one of WeSpeaker, or an .onnx file from elsewhere."""
     kind, colon, _ = model.partition(":")
     if colon and kind in _KINDS:
         return kind == "wespeaker"

@@ -53,7 +53,7 @@ class Network:
             waves at `rate_hz`.
 
     Raises:
-        LikenessError: A setting is out of its range.
+        LikenessError: A setting is out of its range, or would change nothing.
 
     Example:
         >>> from torch import nn
@@ -111,6 +111,21 @@ class Network:
                 "Network: nothing says which pixels it takes; state size=(height, width) or mean=, "
                 "std= and bgr= of (x / scale - mean) / std; mean=0 leaves levels as they are"
             )
+        self._refuse_unread()
+
+    def _refuse_unread(self) -> None:
+        """Refuse a setting that nothing reads, and that differs from its default."""
+        is_speech = self.modality == "speaker"
+        unread = {
+            "for speech": ("size", "mean", "std", "scale", "bgr") if is_speech else (),
+            "for images": () if is_speech else ("rate_hz",),
+            "beside frontend": ("mean", "std", "scale", "bgr") if self.frontend else (),
+            "without weights": () if self.weights else ("key", "prefix", "leave_out"),
+        }
+        for where, names in unread.items():
+            for name in names:
+                if getattr(self, name) not in (getattr(Network, name), 0.0):
+                    raise LikenessError(f"Network: {name} changes nothing {where}; leave it out")
 
     def _check(self, name: str, fits: bool, needed: str) -> None:
         if not fits:

@@ -124,7 +124,7 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
 def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
     """Return the model reading the faces of an IJB pack, and these faces.
 
-    They are aligned by the pack's landmarks to the size that the model takes
+    They are aligned by the pack's landmarks to the size and the frame that the model takes
     (modalities/face/ijb.py).
 
     Raises:
@@ -138,8 +138,8 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
     loading.refuse_other_reading(model, "--ijb")
-    size, _ = loading.aligned_as(model)
+    size, frame = loading.aligned_as(model)
     items, landmarks = ijb.pack(root)
-    read = partial(ijb.read, landmarks=str(landmarks), size=size)
+    read = partial(ijb.read, landmarks=str(landmarks), size=size, frame=frame)
     faces = f"aligned to {size[0]} x {size[1]} by the pack's 5 landmarks"
     return replace(model, read=read, settings={**model.settings, "faces": faces}), items

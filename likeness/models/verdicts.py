@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from os import PathLike
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.formats import trials
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.runs import CALIBRATION
@@ -26,7 +26,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.similarity import pairs as similarities
-from likeness.eval.protocols.arguments import files_in
+from likeness.eval.protocols.arguments import State, files_read
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import thresholds_path
@@ -306,6 +306,7 @@ class VerifiedPairs:
         source: Where the threshold comes from; "" for a number of the caller's own, or for none.
         origin: What gave the scores, for the thresholds of `likeness evaluate --save-to`.
         itself: Which rows compare an item with itself, and are measured by no rate.
+        files: The list, and in which state it was read.
     """
 
     rows: Sequence[PairRow]
@@ -313,6 +314,7 @@ class VerifiedPairs:
     source: str = ""
     origin: Origin | None = None
     itself: frozenset[int] = frozenset()
+    files: Mapping[Path, State] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -370,8 +372,7 @@ class VerifiedPairs:
         )
         measured = {self.similarity: (listed, Scores(scores, labels == 1))}
         compared = evaluate_together(measured, settings := VerificationSettings())
-        files = files_in(self.origin and self.origin.trials)
-        return Evaluation(compared, settings, {self.similarity: self.origin}, files)
+        return Evaluation(compared, settings, {self.similarity: self.origin}, self.files)
 
     def __str__(self) -> str:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
@@ -478,11 +479,12 @@ def list_pairs(
         columns: As for `read_pairs`.
 
     Raises:
-        LikenessError: There are no pairs. None of the files exists.
+        LikenessError: There are no pairs. None of the files exists. Pairs in memory have columns.
     """
     if isinstance(listed, str | PathLike) or hasattr(listed, "columns"):
         pairs = read_pairs(listed, columns=columns)
     else:
+        refuse_unused("pairs in memory", columns=columns)
         pairs = [PairRow(str(pair[0]), str(pair[1]), _label(*pair[2:3])) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
@@ -520,8 +522,9 @@ def verify_pairs(
     Raises:
         LikenessError: As `list_pairs`.
     """
-    pairs, path_of = list_pairs(listed, root, columns)
     model, where = comparer.model, str(listed) if isinstance(listed, str | PathLike) else ""
+    files = files_read(where)
+    pairs, path_of = list_pairs(listed, root, columns)
     # Two names of one file are embedded once.
     id_of = {name: str(path.resolve()) for name, path in path_of.items()}
     itself = _name_self_matches(pairs, id_of)
@@ -562,4 +565,4 @@ def verify_pairs(
         verdict = made.accepted, made.threshold, made.probability
         rows.append(PairRow(*pair[:3], score, *verdict, *quality)._replace(note="; ".join(notes)))
     origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
-    return VerifiedPairs(rows, model.similarity, comparer.source, origin, itself)
+    return VerifiedPairs(rows, model.similarity, comparer.source, origin, itself, files)

@@ -194,12 +194,12 @@ def _count(dataset: Dataset, data: Path, say: Say) -> list[str]:
     wrong = []
     for count in dataset.counts:
         folder, matching = data / count.folder, re.compile(count.matching)
-        number = sum(
-            not name.startswith(".")
-            and matching.search(Path(parent, name).relative_to(folder).as_posix()) is not None
-            for parent, _, names in os.walk(folder)
-            for name in names
-        )
+        number = 0
+        for parent, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                path = Path(parent, name).relative_to(folder).as_posix()
+                number += not name.startswith(".") and matching.search(path) is not None
         what = count.what or f"files in {count.folder}"
         state = "ok     " if number == count.number else "DIFFERS" if number else "MISSING"
         say(f"{state}  {what}: {number:,} of {count.number:,}")
@@ -314,7 +314,8 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
             shutil.copyfile(file, made)
             writing.move(made, final)
             return
-        unpacked = made if not archive.takes else made.with_name(f"{made.name}.all")
+        unpacked = made / ".all" if archive.takes else made
+        unpacked.mkdir(parents=True)
         try:
             safely: dict[str, Any] = {} if file.suffix == ".zip" else {"filter": "data"}
             shutil.unpack_archive(file, unpacked, **safely)
@@ -324,9 +325,9 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
                 "fetch it again"
             ) from None
         if archive.takes:
-            made.mkdir()
             for path in [path for pattern in archive.takes for path in unpacked.glob(pattern)]:
                 os.replace(path, made / path.name)
+            shutil.rmtree(unpacked)
         if hasattr(os, "sync"):
             os.sync()  # all files must be on the disk before the archive may be removed
         os.replace(made, final)

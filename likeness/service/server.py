@@ -30,7 +30,7 @@ from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
 from likeness.eval.option import Option
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.models.bundled import FACE, VOICE, about, model_for, resolve_model
+from likeness.models.bundled import FACE, VOICE, about, model_of_data, resolve_model
 from likeness.models.load import Frontend, refuse_missing_model
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.signals import is_ignored, leave, leave_signals_to_parent
@@ -277,7 +277,7 @@ def _default_model(setup: Setup) -> str:
     if setup.gallery is not None and exists(setup.gallery):
         with gallery_at(setup.gallery) as store:
             return FACE if store.meta.get("modality") == "face" else VOICE
-    return model_for([setup.examples] if setup.examples else [])
+    return model_of_data(setup.examples) if setup.examples else VOICE
 
 
 def _load(setup: Setup, loaded: SimpleQueue[Any], told: Any) -> Any:

@@ -20,6 +20,7 @@ from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
+from likeness.eval.reports.page import prose
 from likeness.eval.scoring.score import Scored, score
 from likeness.eval.types import Trials, counted
 from likeness.eval.writing import remove
@@ -74,7 +75,6 @@ def report_run(
         The scores of the trials that were held out; None where the recipe holds nothing out, or
         where they cannot be written.
     """
-    measured = None
     if measure.settings_of(recipe.measure):
         measured = measure.run_test(recipe, out, data, embedded)
         metrics = measure.metrics_of(recipe.metrics, measured)
@@ -99,14 +99,21 @@ def report_run(
         else:
             remove(files.labels)
         if all(item.span is None for item in items):
-            write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
+            write_items(files.items, items, files.folder)
         else:
             remove(files.items)
         scored.save(files.scores)
         counts = f"{counted(len(items), 'item')} with {counted(len(scored), 'trial')}"
         say(f"held out: {counts}, their embeddings and scores in {files.folder}")
-        if measured is None:
+        if isinstance(recipe.measure, Verification):
             curves = training_curves(read_log(out), tuple(recipe.metrics))
+            if (flip := recipe.measure.flip) != "none":  # thresholds are for images alone
+                note = (
+                    f"Training was measured with measure.flip={flip}. The held-out scores are of "
+                    "images alone, as `likeness verify` compares them."
+                )
+                say(note)
+                curves += prose(note)
             page = evaluate(out).report(out / "report", command=command, training=curves)
             say(f"report: {page}")
     except ValueError as error:  # such as ids that no list can hold; the model is whole

@@ -7,9 +7,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from likeness.toolkit.sources import source_of
 from likeness.toolkit.training.assign import suggest
 from likeness.training import recipe_files
 from likeness.training.paper_tables import Table, tables
+
+if TYPE_CHECKING:
+    from likeness.toolkit.training.recipe import Recipe
 
 _RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
 _RUN_RESULT = "result.json"  # as in toolkit/training/compare.py
@@ -229,7 +233,7 @@ def _is_done(step: Sequence[str]) -> bool:
     """Whether what a command line makes is there."""
     _, *arguments = step
     made = [Path(arguments[arguments.index(name) + 1]) for name in _RESULTS if name in arguments]
-    origin = _origin(arguments, made)
+    origin = _origin(step, made)
     for path in made:
         stated = path.with_name(f"{path.name}.step.json")
         if path.is_file():
@@ -242,26 +246,49 @@ def _is_done(step: Sequence[str]) -> bool:
     return False
 
 
-def _origin(arguments: Sequence[str], made: Sequence[Path]) -> dict[str, list[str]]:
+def _origin(step: Sequence[str], made: Sequence[Path]) -> dict[str, list[str]]:
     """What makes a result: the settings of a step, and what the files are that it reads.
 
-    A run is known by its result, which says of which data it is. So --data is not looked at.
+    A run is known by its result, which says of which data it is. So of --data only that is looked
+    at which a recipe of the step measures on.
     """
     settings, sources = list[str](), list[str]()
-    for option, word in itertools.pairwise(["", *arguments]):
-        path = Path(word)
-        if path in made or option == "--data":
+    for option, word in itertools.pairwise(step):
+        if option == "--data":
+            with suppress(LikenessError):  # which the step itself raises
+                sources += _tested_on(step, Path(word))
+        if Path(word) in made or option == "--data":
             continue
+        result = Path(word.rpartition("=")[2], _RUN_RESULT)  # of VARIANT=RUN, too
+        path = result if result.is_file() else Path(word)
         if not path.exists():
             settings.append(word)
             continue
-        if (path / _RUN_RESULT).is_file():
-            path /= _RUN_RESULT
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = ((file.name, source_of(file, with_digest=True)) for file in inside)
+        files = (file for file in inside if file.is_file() and not file.name.startswith("."))
+        known = ((file.relative_to(path), source_of(file, with_digest=True)) for file in files)
         # times change where a folder is copied
-        sources.append(digest(f"{name} {of.digest or of[:2]}" for name, of in files))
+        sources.append(digest(f"{name.as_posix()} {of.digest or of[:2]}" for name, of in known))
     return {"settings": settings, "sources": sources}
+
+
+def _tested_on(step: Sequence[str], data: Path) -> list[str]:
+    """The digest of what a step measures on, if it says so by a recipe or settings of its own."""
+    work, *words = itertools.takewhile(lambda word: not word.startswith("-"), step)
+    if work == "measure":
+        words = words[1:]  # after the run
+    elif not words[-1].startswith("measure."):
+        return []
+    from likeness.toolkit.training.compare import tested_on
+
+    return [tested_on(_recipe_of(*words), data)]
+
+
+def _recipe_of(recipe: str, *settings: str) -> "Recipe":
+    """The recipe RECIPE:VARIANT with settings."""
+    from likeness.toolkit.training import recipe as recipes
+
+    return recipes.override(recipes.load(recipe_files.locate(recipe))[0], list(settings))
 
 
 def _measure(run: str, recipe: str, *arguments: str) -> None:
@@ -276,7 +303,7 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
     from likeness.toolkit.training import recipe as recipes
 
     *settings, _, data, _, file = arguments
-    chosen = recipes.override(recipes.load(recipe_files.locate(recipe))[0], settings)
+    chosen = _recipe_of(recipe, *settings)
     assert chosen.measure is not None
     model = measure.load_model(Path(run), chosen)
     if chosen.similarity:

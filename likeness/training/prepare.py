@@ -250,7 +250,8 @@ def check_training(recipe: recipes.Recipe, data: Data) -> str:
     recipe, first = planned.recipe, probe(planned.views)
     if isinstance(first, Bad):  # one sentence, where training would have a line for each
         raise LikenessError(first.reason)
-    few = replace(recipe.schedule, steps=6, warmup_steps=0, eval_every=0, watch="")
+    decay, save_every = recipe.schedule.decay, recipe.schedule.save_every
+    few = recipes.Schedule(steps=6, decay=decay, save_every=save_every)
     tuning = replace(recipe.tuning, freeze_until=0, average_last=0)
     short = replace(recipe, measure=None, schedule=few, tuning=tuning)
     begun: list[float] = []
@@ -269,12 +270,12 @@ def check_training(recipe: recipes.Recipe, data: Data) -> str:
         return ""
     seconds = np.median(np.diff(begun[2:]))  # the first two steps take longer
     schedule, size = recipe.schedule, recipe.sampling.batch_size
-    of_loss = recipes.loss_warmup(recipe)
+    of_loss = [" to ".join(map(str, of)) for of in recipes.loss_warmups(recipe) if any(of)]
     minutes = schedule.steps * seconds / 60
     duration = f"{minutes / 60:.2g} hours" if minutes >= 60 else f"{minutes:.2g} minutes"
     counts = {
         "warm-up": schedule.warmup_steps,
-        "the loss's warm-up": " to ".join(map(str, of_loss)) if any(of_loss) else "",
+        "the loss's warm-up": " and ".join(of_loss),
         "an evaluation every": schedule.eval_every,
         "a checkpoint every": schedule.save_every,
     }

@@ -18,7 +18,7 @@ from likeness.eval.formats.files import text_lines
 from likeness.eval.items.items import Item
 from likeness.eval.protocols.ijb.meta_files import find_meta_files, read_detector_scores, read_faces
 from likeness.eval.types import name_first
-from likeness.modalities.face.align import Size, check, crop
+from likeness.modalities.face.align import Frame, Size, check, crop
 from likeness.modalities.face.images import decode
 from likeness.toolkit.data.images import BadImage, as_channels
 from likeness.toolkit.sources import Source, source_of
@@ -86,7 +86,9 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
     return points
 
 
-def read(item: Item, *, landmarks: str, size: Size = (112, 112)) -> NDArray[np.float32]:
+def read(
+    item: Item, *, landmarks: str, size: Size = (112, 112), frame: Frame = "arcface"
+) -> NDArray[np.float32]:
     """Read a face of the pack, aligned by its landmarks.
 
     The alignment is that of InsightFace's IJB code (recognition/_evaluation_/ijb/ijb_11.py
@@ -96,15 +98,16 @@ def read(item: Item, *, landmarks: str, size: Size = (112, 112)) -> NDArray[np.f
         item: The face.
         landmarks: The path of the landmarks' file, which is read once.
         size: The height and the width of the result in pixels.
+        frame: Where the landmarks lie in the result.
 
     Returns:
         (3, height, width) float32 RGB, 0 to 255.
 
     Raises:
         BadImage: The face has no landmarks, its landmarks coincide, or the image is unreadable.
-        LikenessError: The size is not defined.
+        LikenessError: The size or the frame is not defined.
     """
-    check(size)
+    check(size, frame)
     points = _kept(landmarks, source_of(landmarks)).get(item.id)
     if points is None:
         raise BadImage(
@@ -112,7 +115,7 @@ def read(item: Item, *, landmarks: str, size: Size = (112, 112)) -> NDArray[np.f
         )
     pixels = decode(item)
     try:
-        return as_channels(crop(pixels, points, size))
+        return as_channels(crop(pixels, points, size, frame))
     except ValueError as error:
         raise BadImage(f"{item.name}: {error}") from None
 

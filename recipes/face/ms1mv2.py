@@ -89,6 +89,7 @@ from likeness.recipe import (
     argument_parser,
     multistep,
     one_sentence,
+    override,
     polynomial,
     write_json,
 )
@@ -228,13 +229,20 @@ def main() -> None:
     NAME_folds has the thresholds of nine folds applied to the tenth, which is lower.
     """
     parser = argument_parser(main.__doc__)
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        default=["measure.trials.sets=lfw,agedb_30,calfw,cplfw,cfp_fp"],
+        metavar="FIELD=VALUE",
+        help="other sets, such as measure.trials.sets=lfw",
+    )
     parser.add_argument("--run", type=Path, required=True, help="the folder of the run")
     parser.add_argument("--data", type=Path, required=True, help="folder that holds lfw.bin, ...")
     parser.add_argument("--json", type=Path, required=True, help="the file for the accuracies")
     options = parser.parse_args()
     model = likeness.load(options.run)
     values = {}
-    for name in ("lfw", "agedb_30", "calfw", "cplfw", "cfp_fp"):
+    for name in override(SIMPLE, options.settings).measure.trials.keywords["sets"]:
         items, trials = validation.trials(options.data, sets=(name,))
         assert trials.target is not None
         scores = likeness.score(trials, model.embed(items, flip="mean")).values

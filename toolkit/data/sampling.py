@@ -112,12 +112,17 @@ def draws(
         >>> resumed == steps[3:]
         True
     """
-    per_epoch = max(1, labels.size // sampling.batch_size)
+    per_epoch = batches_per_epoch(labels.size, sampling)
     for step in range(start, stop):
         epoch, row = divmod(step, per_epoch)
         if not row or step == start:
             batches = epoch_batches(labels, sampling, seed=seed, epoch=epoch, shards=shards)
         yield [Draw(index, step, position) for position, index in enumerate(batches[row].tolist())]
+
+
+def batches_per_epoch(num_items: int, sampling: Sampling) -> int:
+    """Returns how many batches an epoch has: a class-balanced one may draw more than all items."""
+    return max(1, num_items // sampling.batch_size)
 
 
 def check(sampling: Sampling) -> None:
@@ -172,7 +177,7 @@ def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator)
     names, sizes = np.unique(labels, return_counts=True)
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
     per_batch = sampling.batch_size // each
-    num_batches = max(1, labels.size // sampling.batch_size)
+    num_batches = batches_per_epoch(labels.size, sampling)
     # The classes come in whole shuffled rounds, so that no class is drawn twice in a batch unless a
     # round ends inside it. `_without_repeats` removes that case.
     order = np.concatenate(

@@ -30,14 +30,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import json_object, refuse_device, text_lines
 from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
+from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import files_below, list_items
 from likeness.eval.option import if_option
 from likeness.eval.types import name_first
-from likeness.eval.writing import move, staging_path, write_text
+from likeness.eval.writing import atomic_folder, write_text
 from likeness.toolkit.sources import is_source, source_of
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -125,12 +126,17 @@ def or_files(
         data: As for `items` or `list_items`.
         suffixes: The suffixes of the files that count.
         root: The folder that relative paths start from.
-        listing: As for `list_items`.
+        listing: As for `list_items`. The label of shards is a pattern of ids and their suffixes.
+
+    Raises:
+        LikenessError: As for `items` or `list_items`, or columns of shards are named.
     """
-    path = Path(data)
+    path, label = Path(data), listing.get("label")
     if not are_at(path, suffixes):
         return list_items(path, suffixes=suffixes, root=root, **listing)
-    return items(path, suffixes=tuple(suffixes), root=root)
+    refuse_unused(str(path), columns=listing.get("columns"))
+    listed = items(path, suffixes=tuple(suffixes), root=root)
+    return LabelPattern(label).relabelled(listed, path, str(path)) if label else listed
 
 
 def are_at(path: Path, suffixes: Collection[str] = ()) -> bool:
@@ -205,10 +211,8 @@ def write(
         raise LikenessError(
             f"{folder}: {len(items)} items are to be packed; name items, and a new folder"
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
     limit, numbers, tar = shard_bytes - 2 * _BLOCK, count(), None
-    with staging_path(folder) as unfinished, ExitStack() as opened:
-        unfinished.mkdir()
+    with atomic_folder(folder) as unfinished, ExitStack() as opened:
         for key, place in enumerate(np.random.default_rng(seed).permutation(len(items)).tolist()):
             item = items[place]
             record = json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
@@ -225,7 +229,6 @@ def write(
         opened.close()
         for shard in unfinished.glob("*.tar"):
             _listed(shard)  # which writes its index
-        move(unfinished, folder)
     return sorted(folder.glob("*.tar"))
 
 

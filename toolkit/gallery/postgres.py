@@ -7,7 +7,8 @@ nobody, but for the moment in which a table is written anew because somebody was
 Up to 20,000 subjects PostgreSQL compares all of them, which is exact. Then an index (HNSW, Malkov
 and Yashunin: Efficient and robust approximate nearest neighbor search, 2018) proposes candidates.
 
-A schema has three tables. `gallery` has one row with the meta. `enrolment` has a row for each raw
+A schema has three tables. `gallery` has one row with the meta, in which those who remove somebody
+leave a mark until the other tables are written anew. `enrolment` has a row for each raw
 enrolment. `template` has one for each subject, with the template as it is searched, and the index.
 PostgreSQL keeps no statistics of them, in which names would outlive a removal.
 """
@@ -15,12 +16,13 @@ PostgreSQL keeps no statistics of them, in which names would outlive a removal.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -35,6 +37,7 @@ _MOST_DIMS = 2000  # of pgvector's index; longer rows are compared without it
 _LINKS = 16  # of a row in the index (m), and
 _CARE = 64  # candidates when a row is linked (ef_construction)
 _MEMORY = (64, 4096)  # megabytes for making an index, at least and at most
+_MARK = "to_erase"  # in the meta, where somebody was removed who is still in the files
 _TABLES = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE SCHEMA IF NOT EXISTS {0};
@@ -109,7 +112,10 @@ class PostgresStore:
                 if new is not None:
                     self._make(cursor, new)
                 cursor.execute(f"SELECT meta FROM {self._schema}.gallery")
-                self.meta: Mapping[str, str] = dict(cursor.fetchone()[0])
+                self.meta: dict[str, str] = dict(cursor.fetchone()[0])
+            if self.meta.pop(_MARK, None):  # a kill came before `erase`
+                with suppress(LikenessError):  # of somebody who may only search
+                    self.erase()
         except BaseException:
             self.close()
             raise
@@ -188,10 +194,18 @@ class PostgresStore:
         A large table, which has an index, is not written anew: that would stop others for minutes.
         The place of its rows is free then, and their bytes stay until it is used.
         """
+        gallery = f"{self._schema}.gallery"
         with self._connection.alone() as cursor:
+            cursor.execute(f"SELECT meta ->> '{_MARK}' FROM {gallery}")
+            mark = cursor.fetchone()[0]
             full = not _is_there(cursor, self._schema, "by_vector")
             for table in ("enrolment", "template"):
                 self._vacuum(cursor, f"{self._schema}.{table}", full=full)
+            # Somebody who was removed meanwhile has another mark.
+            cursor.execute(
+                f"UPDATE {gallery} SET meta = %s WHERE meta ->> '{_MARK}' = %s",
+                (json.dumps(self.meta), mark),
+            )
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """The subjects whose templates have the largest products with each probe."""
@@ -273,10 +287,14 @@ class PostgresStore:
             cursor.execute(statement)
 
     def _delete(self, cursor: Any, table: str, subjects: Sequence[str]) -> None:
-        """Deletes the rows of subjects from "enrolment" or "template"."""
+        """Deletes the rows of subjects from "enrolment" or "template", and notes that these have
+        to be written anew.
+        """
         cursor.execute(
             f"DELETE FROM {self._schema}.{table} WHERE subject = ANY(%s)", (list(subjects),)
         )
+        marked = json.dumps(self.meta | {_MARK: uuid4().hex})
+        cursor.execute(f"UPDATE {self._schema}.gallery SET meta = %s", (marked,))
 
     def _vacuum(self, cursor: Any, table: str, *, full: bool) -> None:
         """Writes a table anew, or frees the place of its removed rows."""

@@ -20,7 +20,6 @@ from typing import Any
 
 from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.provenance import digest
-from likeness.eval.writing import atomic_path
 from likeness.toolkit.models import onnx
 
 SCORED_BY = ("cosine", "dot")  # the similarities that a dot product of joint embeddings can sum
@@ -32,7 +31,7 @@ def write(files: Sequence[Path], weights: Sequence[float], path: Path) -> str:
     Args:
         files: Two files of `likeness export`, of one modality.
         weights: That of the score of each, above 0.
-        path: The file to write.
+        path: The file to write, which is not whole if this is interrupted.
 
     Returns:
         The digest of the model.
@@ -101,8 +100,7 @@ def write(files: Sequence[Path], weights: Sequence[float], path: Path) -> str:
         "version": likeness_version(),
     }
     both.metadata_props.add(key=onnx.KEY, value=json.dumps(description))
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(both.SerializeToString())
+    path.write_bytes(both.SerializeToString())
     return str(description["digest"])
 
 

@@ -174,7 +174,8 @@ class Session:
 
     Attributes:
         path: The file.
-        text: The description in the file's metadata; None where it has none.
+        metadata: The file's metadata.
+        text: The description in them; None where they have none.
         device: "cuda" or "cpu".
         get_inputs: Gives the inputs of the graph: name, type and shape, where a free size is no
             integer.
@@ -214,7 +215,8 @@ class Session:
         self.get_outputs: Callable[[], list[Any]] = self._session.get_outputs
         is_on_gpu = "CUDAExecutionProvider" in self._session.get_providers()
         self.device = "cuda" if is_on_gpu else "cpu"
-        self.text: str | None = self._session.get_modelmeta().custom_metadata_map.get(KEY)
+        self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+        self.text = self.metadata.get(KEY)
 
     def run(
         self, outputs: Sequence[str] | None, inputs: Mapping[str, NDArray[Any]]

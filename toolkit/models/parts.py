@@ -79,6 +79,28 @@ def describe_parts(frontend: Part, backbone: Part, read: Part) -> dict[str, Any]
     return {name: describe(part, name) for name, part in parts.items()}
 
 
+def check_rates(frontend: Any, **parts: Part | None) -> None:
+    """Refuse parts that state different sampling rates: read resamples to its own, and the others
+    cannot see which it was.
+
+    Args:
+        frontend: The front-end, made.
+        parts: What reads, or changes, what the front-end takes, by the names for an error.
+
+    Raises:
+        LikenessError: Two rates differ.
+    """
+    # MFCC holds the front-end that states it
+    inside = (module.rate_hz for module in frontend.modules() if hasattr(module, "rate_hz"))
+    rates: dict[str, Any] = {"frontend": next(inside, None)}
+    for name, part in parts.items():
+        stated = None if part is None else inspect.signature(part).parameters.get("rate_hz")
+        rates[name] = None if stated is None else stated.default
+    shown = [f"{name}.rate_hz={rate}" for name, rate in rates.items() if rate is not None]
+    if len({*rates.values()} - {None}) > 1:
+        raise LikenessError(f"sampling rates differ: {', '.join(shown)}; set them to one value")
+
+
 def drop_revisions(description: Any) -> Any:
     """Leave out of a description from which commits of the hub its networks came.
 

@@ -128,14 +128,17 @@ def _hint(func: Any, name: str, default: Any) -> Any:
 def _parse(text: str, hint: Any) -> Any:
     """Text to the annotated type; KeyError or ValueError where it is no value of it.
 
-    Types are bool, int, float, str, Literal, a tuple of these, Optional, and numbers by name, as in
+    Types are bool, int, float, str, Literal, a tuple of these, a union, and numbers by name, as in
     a:1,b:2.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if text.lower() == "none" and type(None) in args:
             return None
-        return _parse(text, next(kind for kind in args if kind is not type(None)))
+        for member in args:  # the first that takes it
+            with suppress(KeyError, ValueError):
+                return _parse(text, member)
+        raise ValueError
     if origin is Literal:
         texts = {as_text(value): value for value in args}
         return texts[text if text in texts else text.lower()]
@@ -170,15 +173,13 @@ def as_text(value: Any) -> str | None:
 def kind(hint: Any) -> str:
     """A type as people say it; "" of a group of fields.
 
-    >>> kind(Literal[False, "graphs"]), kind(tuple[int, ...]), kind(float | None)
-    ('`false` or `graphs`', 'comma-separated whole numbers', 'a number or none')
+    >>> kind(Literal[False, "graphs"]), kind(float | tuple[int, ...] | None)
+    ('`false` or `graphs`', 'a number or comma-separated whole numbers or none')
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if type(None) not in inner or typing.Any in inner:
-            return "a part"
-        words = " or ".join(filter(None, map(kind, inner)))
-        return words and f"{words} or none"
+        words = [word for word in map(kind, inner) if word not in ("", "a part")] or ["a part"]
+        return " or ".join([*words, *["none"] * (type(None) in inner)])
     if origin is Literal:
         *first, last = (f"`{as_text(value)}`" for value in inner)
         return f"{', '.join(first)} or {last}" if first else last

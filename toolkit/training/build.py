@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import Part
+from likeness.toolkit.models.parts import Part, check_rates
 from likeness.toolkit.parallel import batch_norm, distributed, spread
 from likeness.toolkit.training._average import Average
 from likeness.toolkit.training.fine_tuning import prepare, rate_multiples, recompute_for_gradient
@@ -89,7 +89,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     torch.use_deterministic_algorithms(compute.deterministic)
     torch.backends.cudnn.benchmark = not compute.deterministic
     frontend = recipe.frontend()
-    _check_rates(frontend, read=recipe.read, train_read=recipe.train_read, augment=recipe.augment)
+    check_rates(frontend, read=recipe.read, train_read=recipe.train_read, augment=recipe.augment)
     backbone = recipe.backbone(frontend.dim)
     loss = recipe.loss(backbone.dim, num_classes).to(device)
     on_proxies = recipe.start_at_means or recipe.optim.unit_proxies
@@ -202,21 +202,6 @@ def network_of(
             **_OWN_BUFFERS,
         )
     return network
-
-
-def _check_rates(frontend: nn.Module, **parts: Part | None) -> None:
-    """Refuse parts that state different sampling rates: read resamples to its own, and the others
-    cannot see which it was.
-    """
-    # MFCC holds the front-end that states it
-    inside = (module.rate_hz for module in frontend.modules() if hasattr(module, "rate_hz"))
-    rates: dict[str, Any] = {"frontend": next(inside, None)}
-    for name, part in parts.items():
-        stated = None if part is None else inspect.signature(part).parameters.get("rate_hz")
-        rates[name] = None if stated is None else stated.default
-    shown = [f"{name}.rate_hz={rate}" for name, rate in rates.items() if rate is not None]
-    if len({*rates.values()} - {None}) > 1:
-        raise LikenessError(f"sampling rates differ: {', '.join(shown)}; set them to one value")
 
 
 def least_rows(compute: Compute, parallel: Parallel) -> int:

@@ -3,7 +3,8 @@ table with standard errors and intervals.
 
 out/VARIANT/seed-N/
     the run as `likeness train` leaves it, scores.txt (`enrol probe score label`) or test.npz
-    (values of each item), result.json (with which a changed recipe or data set is refused)
+    (values of each item), result.json (with which a changed recipe, data set or network is
+    refused)
 out/tune/
     the trials of each variant and a run folder for each trial, with --tune
 out/comparison.json, table.txt, table.md, table.tex, report/index.html
@@ -12,6 +13,7 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,8 +24,9 @@ from typing import Any, NamedTuple
 import torch
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.files import json_object
+from likeness.eval.formats.files import file_digest, json_object
 from likeness.eval.formats.provenance import digest, sha256
+from likeness.eval.formats.runs import LAST
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.comparison import (
@@ -36,16 +39,19 @@ from likeness.eval.intervals.comparison import (
     measure_items,
     subjects_behind,
     summarise,
+    trial_list_digest,
 )
+from likeness.eval.items.items import Items
 from likeness.eval.progress import track
 from likeness.eval.reports import comparison
 from likeness.eval.types import Scores, Trials, name_first
 from likeness.eval.writing import write_json
 from likeness.toolkit.console import say
-from likeness.toolkit.models.parts import describe
+from likeness.toolkit.models.parts import describe, values_in
 from likeness.toolkit.signals import Interrupted
+from likeness.toolkit.sources import digest_of_sources
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.listed import trials_by
+from likeness.toolkit.training.listed import list_by, trials_by
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import (
@@ -119,7 +125,8 @@ class Listed(NamedTuple):
     Attributes:
         recipe: With the settings that follow from the data.
         description: The recipe as JSON values.
-        digest: Of the ids, labels and sizes of the training items, and of what is tested.
+        digest: Of the ids, labels and files of the training items, of what is tested, and of the
+            files and the initial network that the recipe names.
         trials: The trials; None for a recipe that measures items.
         subjects: The subjects behind the trials; None for such a recipe.
     """
@@ -131,12 +138,23 @@ class Listed(NamedTuple):
     subjects: Subjects | None = None
 
 
-def listed(recipe: Recipe, data: Path, check_held_out: CheckHeldOut | None = None) -> Listed:
+def listed(
+    recipe: Recipe,
+    data: Path,
+    check_held_out: CheckHeldOut | None = None,
+    *,
+    read_initial: ReadInitial = read_initial,
+) -> Listed:
     """Check a variant, and list what it is trained and tested on."""
     planned = plan(recipe, data, check_held_out=check_held_out)
     made = planned.recipe, json.loads(planned.description)
     paths = dict.fromkeys(item.path for item in chain(planned.items, planned.held_out))
-    trained_on = [planned.fingerprint, *map(_size, paths)]
+    named = [Path(text) for text in values_in(made[1]) if isinstance(text, str)]
+    if recipe.init:  # of a run, perhaps its last network is taken, and not the best
+        named.append(Path(recipe.init, LAST))
+    files = [file_digest(path) for path in named if os.path.isfile(path)]
+    init = [read_initial(recipe.init).digest] if recipe.init else []
+    trained_on = [planned.fingerprint, digest_of_sources(paths), *files, *init]
     if planned.trials is None:
         return Listed(*made, digest([*trained_on, fingerprint(planned.held_out)]))
     items, trials = planned.trials
@@ -144,12 +162,20 @@ def listed(recipe: Recipe, data: Path, check_held_out: CheckHeldOut | None = Non
     return Listed(*made, digest([*trained_on, subjects.trial_list]), trials, subjects)
 
 
-def _size(path: Path) -> str:
-    """The bytes of a file, by which one that was replaced is known: its times a copy changes."""
-    try:
-        return str(path.stat().st_size)
-    except OSError:  # in an object store, or no file at all
-        return ""
+def tested_on(recipe: Recipe, data: Path) -> str:
+    """The digest of a recipe and of what it is measured on: items, trials and their files."""
+    measure, trial_list = recipe.measure, ""
+    if isinstance(measure, Verification):
+        items, trials = trials_by(measure.trials, data)
+        tested, trial_list = [items], trial_list_digest(trials)
+    else:
+        assert measure is not None
+        parts = measure.items, getattr(measure, "calibrate_on", None)
+        tested = [list_by(part, data) for part in parts if part is not None]
+    joined = Items.joined(map(Items.of, tested))
+    files = digest_of_sources(dict.fromkeys(item.path for item in joined))
+    description = json.dumps(flat(describe(recipe)), sort_keys=True)
+    return digest([description, fingerprint(joined), trial_list, files])
 
 
 def compare(
@@ -190,7 +216,8 @@ def compare(
         searched = _searched(variants, terms, data) if terms.num_trials else {}
         chosen = dict[str, Listed]()
         for name, recipe in variants.items():  # which are all measured on the same files
-            chosen[name] = listed(recipe, data, None if chosen else check_held_out)
+            check = None if chosen else check_held_out
+            chosen[name] = listed(recipe, data, check, read_initial=read_initial)
         tuned, runs = dict[str, Tuned](), list[Run]()
         train = partial(fit, data=data, resume=True, read_initial=read_initial)
 
@@ -204,7 +231,7 @@ def compare(
             for name, ranges in searched.items():
                 listing = chosen[name].digest
                 recipe, tuned[name] = search(variants[name], ranges, variant=name, data=listing)
-                chosen[name] = listed(recipe, data)
+                chosen[name] = listed(recipe, data, read_initial=read_initial)
             # seed by seed, so that a stopped comparison has some runs of all variants
             order = [(name, seed) for seed in range(num_seeds) for name in chosen]
             for name, seed in order:
@@ -240,15 +267,22 @@ def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[
 
 
 def _refuse_other_run(folder: Path, variant: Listed, seed: int) -> None:
-    """Refuse a folder whose run, finished or not, is of another recipe or other data."""
-    is_finished = (folder / RESULT).is_file()
-    if is_finished or holds_checkpoint(folder):
-        check_same(folder, variant.description | {"seed": seed})
-    if is_finished and json_object(folder / RESULT)["data"] != variant.digest:
+    """Refuse a folder whose run, finished or not, is of another recipe, data or initial network."""
+    stated = _stated_result(folder)
+    if "scores" not in stated and not holds_checkpoint(folder):
+        return
+    check_same(folder, variant.description | {"seed": seed})
+    if stated.get("data", variant.digest) != variant.digest:
         raise LikenessError(
-            f"{folder} holds a run on other data; compare with the same data, or choose another "
-            "--out"
+            f"{folder} holds a run on other data, or from another network or file that its recipe "
+            "names; compare with the same (where copies of over 64 MiB keep their times), or "
+            "choose another --out"
         )
+
+
+def _stated_result(folder: Path) -> dict[str, Any]:
+    """What a run states of its data, and of its values where it is finished."""
+    return json_object(folder / RESULT) if (folder / RESULT).is_file() else {}
 
 
 def _done(
@@ -256,13 +290,16 @@ def _done(
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
     measured = folder / (TEST if isinstance(variant.recipe.measure, ItemMeasure) else SCORES)
-    before = json_object(folder / RESULT) if (folder / RESULT).is_file() else {}
-    if before and measured.is_file() and sha256(measured) == before["scores"]:
+    before = _stated_result(folder)
+    if "scores" in before and measured.is_file() and sha256(measured) == before["scores"]:
         say(f"{doing}: finished before")
         fields = ("values", "scores", "seconds", "items_per_second")
         return replace(run, **{name: before[name] for name in fields})
     say(doing)
+    more = {"schema": "likeness.run/1", "data": variant.digest, "version": likeness_version()}
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / RESULT, more)  # whoever goes on with a stopped run knows its data
         recipe = replace(variant.recipe, seed=run.seed)
         values = _train_and_measure(recipe, data, folder, train)
     except (ValueError, RuntimeError, OSError) as error:  # a loss that is NaN, memory or disk full
@@ -277,7 +314,6 @@ def _done(
         "seconds": seconds,
         "items_per_second": num_items / seconds if seconds else None,
     }
-    more = {"schema": "likeness.run/1", "data": variant.digest, "version": likeness_version()}
     write_json(folder / RESULT, more | entry)
     say(f"{doing}: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}")
     return replace(run, **entry)

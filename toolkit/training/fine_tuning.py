@@ -199,10 +199,11 @@ def _still(network: nn.Module) -> Iterator[None]:
     norms = [
         (norm, norm.momentum, norm.num_batches_tracked)
         for norm in network.modules()
-        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.track_running_stats
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        and norm.num_batches_tracked is not None
     ]
-    for norm, _, _ in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
+    for norm, _, count in norms:  # a synced one needs a count, so it gets a copy
+        norm.momentum, norm.num_batches_tracked = 0.0, count.clone()
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.progress import track
 from likeness.eval.reports.media import Source
-from likeness.eval.types import Floats, Scores, Trials
+from likeness.eval.types import Floats, Scores, Trials, counted, name_first
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.reading import Read
 from likeness.toolkit.losses.contract import Classifier, Probabilistic
@@ -195,11 +195,13 @@ def settings_of(measure: Measure | None) -> list[ItemMeasure]:
     return [measure] if validation is None else [validation, measure]
 
 
-def items_of(settings: ItemMeasure, data: Data, classes: Sequence[str]) -> list[Items]:
+def items_of(
+    settings: ItemMeasure, data: Data, classes: Sequence[str], trained: Items
+) -> list[Items]:
     """The items that a classification or retrieval takes, those to calibrate on included.
 
-    Before training on `classes` it refuses what would be refused after hours of it: missing or
-    damaged split files, and labels.
+    Before training on items of `classes` it refuses what would be refused after hours of it:
+    missing or damaged split files, and labels; and items of a classification that are trained on.
 
     Raises:
         LikenessError: One of these.
@@ -211,6 +213,12 @@ def items_of(settings: ItemMeasure, data: Data, classes: Sequence[str]) -> list[
         check_unique(items, "test items")
         if isinstance(settings, Classification):
             _numbers(items, classes)
+            tested = {*items.each_id()}
+            if both := [id for id in trained.each_id() if id in tested]:
+                raise LikenessError(
+                    f"{name_first(both)}: {counted(len(both), 'item')} both trained and tested on; "
+                    "set the shares and the seed of the split alike in items and all of measure"
+                )
         elif settings.disjoint:
             refuse_trained(label_numbers(items)[0], classes)
     return listed

@@ -37,7 +37,7 @@ from likeness.toolkit.training.recipe import (
     check,
     fit_to_batches,
     fit_to_data,
-    loss_warmup,
+    loss_warmups,
 )
 
 Draws = Callable[..., Iterator[list[Draw]]]
@@ -119,7 +119,7 @@ def plan(
         _check_trials(trials, classes)
     held_out = [] if trials is None else [trials[0]]
     for settings in measure.settings_of(recipe.measure):
-        held_out += measure.items_of(settings, data, classes)
+        held_out += measure.items_of(settings, data, classes, items)
     measured = Items.joined(map(Items.of, held_out))
     if check_held_out is not None:
         distributed.run_on_main(partial(check_held_out, recipe.read, recipe.modality, measured))
@@ -186,7 +186,8 @@ def check_settings(recipe: Recipe) -> None:
         LikenessError: The first such setting, its value, and what is allowed.
     """
     check(recipe)
-    schedule, tuning, parallel = recipe.schedule, recipe.tuning, recipe.parallel
+    optim, schedule = recipe.optim, recipe.schedule
+    tuning, parallel = recipe.tuning, recipe.parallel
     checkpoints = -(-schedule.steps // max(1, schedule.save_every))
     spreads = parallel.spread_classes or parallel.class_rate != 1
     names = ("optim", "schedule", "compute", "tuning")
@@ -200,6 +201,11 @@ def check_settings(recipe: Recipe) -> None:
     } | {
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
             schedule.watch in ("", *recipe.metrics)
+        ),
+        "schedule.watch names a metric and schedule.eval_every is above 0 where "
+        "schedule.halve_after or schedule.stop_after is": (
+            not (schedule.halve_after or schedule.stop_after)
+            or (bool(schedule.watch) and schedule.eval_every > 0)
         ),
         "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
         "memory.size is at least sampling.batch_size": (
@@ -219,6 +225,9 @@ def check_settings(recipe: Recipe) -> None:
         "compute.accumulate is 1 where compute.compile is graphs": (
             recipe.compute.compile != "graphs" or recipe.compute.accumulate == 1
         ),
+        "optim.momentum is above 0 where optim.nesterov is set": (
+            optim.name != "sgd" or not optim.nesterov or optim.momentum > 0
+        ),
         "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
         f"tuning.average_last is at most the number of checkpoints ({checkpoints})": (
             tuning.average_last <= checkpoints
@@ -229,7 +238,7 @@ def check_settings(recipe: Recipe) -> None:
         "schedule.warmup_steps, and warmup_steps of the loss, are at most schedule.steps where "
         "schedule.epochs is set, because they are shares of it then": (
             not schedule.epochs
-            or max((schedule.warmup_steps, *loss_warmup(recipe))) <= schedule.steps
+            or max((schedule.warmup_steps, *chain(*loss_warmups(recipe)))) <= schedule.steps
         ),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals import per_item
-from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.data.sampling import Sampling, batches_per_epoch
 from likeness.toolkit.losses.common import unknown_settings
 from likeness.toolkit.models import user_files
 from likeness.toolkit.models.loaded import Flip
@@ -471,33 +471,42 @@ def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:
         recipe = replace(recipe, optim=replace(optim, lr=rate, reference_batch=0))
     if not schedule.epochs:
         return recipe
-    steps = max(1, round(schedule.epochs * (num_items // batch_size)))
+    steps = max(1, round(schedule.epochs * batches_per_epoch(num_items, recipe.sampling)))
     return _in_steps(recipe, steps)
 
 
-def loss_warmup(recipe: Recipe) -> tuple[int, ...]:
-    """The warmup_steps of the loss: none, one number, or where a margin begins to rise and where it
-    is whole.
+def loss_warmups(recipe: Recipe) -> list[tuple[int, ...]]:
+    """The warmup_steps that the loss and its parts state: one number, or where a margin begins to
+    rise and where it is whole.
     """
-    steps = getattr(recipe.loss, "keywords", {}).get("warmup_steps", ())
-    return (steps,) if isinstance(steps, int) else tuple(steps)
+    parts = (settings for _, _, settings in _settings(recipe.loss) if "warmup_steps" in settings)
+    stated = (settings["warmup_steps"] for settings in parts)
+    return [(steps,) if isinstance(steps, int) else tuple(steps) for steps in stated]
 
 
 def _in_steps(recipe: Recipe, steps: int) -> Recipe:
     """The recipe with steps instead of passes, of which its other numbers of steps keep their
     shares.
     """
-    loss: Any = recipe.loss
     schedule = recipe.schedule
 
-    def fitted(number: int) -> int:
+    def fitted(number: Any) -> Any:
+        if not isinstance(number, int):
+            return tuple(map(fitted, number))
         return -(-number * steps // schedule.steps)  # rounded up: no more checkpoints than stated
 
-    if warmup := tuple(map(fitted, loss_warmup(recipe))):
-        loss = partial(loss, warmup_steps=warmup if len(warmup) > 1 else warmup[0])
+    def fitted_loss(part: Any) -> Any:
+        if not isinstance(part, partial):
+            return part
+        settings = {
+            name: fitted(value) if name == "warmup_steps" else fitted_loss(value)
+            for name, value in part.keywords.items()
+        }
+        return partial(part.func, *part.args, **settings)
+
     return replace(
         recipe,
-        loss=loss,
+        loss=fitted_loss(recipe.loss),
         tuning=replace(recipe.tuning, freeze_until=fitted(recipe.tuning.freeze_until)),
         schedule=replace(
             schedule,

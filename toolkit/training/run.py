@@ -190,14 +190,14 @@ def check_folder(out: Path, description: str, resume: bool) -> None:
 def is_unfinished(out: Path, description: str, steps: int, stop_after: int) -> bool:
     """Whether a folder holds a training of this very recipe that ended before its last step."""
     try:
-        newest = latest(out)
-        if newest is None:
-            return False
-        state = newest[1]
-        stopped = stop_after and state["plateau"]["since_best"] >= stop_after
         check_same(out, json.loads(description))
+        newest = latest(out)
     except (LikenessError, OSError):
         return False
+    if newest is None:  # an evaluation came before the first checkpoint, or a kill while it came
+        return not (out / LAST).is_file() or any(True for _ in out.glob(f"{RESUME}/*"))
+    state = newest[1]
+    stopped = stop_after and state["plateau"]["since_best"] >= stop_after
     return bool(state["owes_evaluation"] or (state["step"] < steps and not stopped))
 
 
@@ -238,7 +238,7 @@ def prepare_folder(out: Path, description: str) -> None:
     What a killed run left half-written is removed, and so is the log of a run that ended before its
     first checkpoint. The main process calls this.
     """
-    if (out / RECIPE).is_file() and not holds_checkpoint(out):
+    if (out / RECIPE).is_file() and latest(out) is None:
         say(
             one_line(
                 f"{out} holds a run that ended before its first checkpoint; training begins anew, "

@@ -32,6 +32,7 @@ from likeness.eval.types import Trials
 from likeness.eval.writing import write_json
 from likeness.toolkit.console import say
 from likeness.toolkit.data.splits import distinct_labels
+from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.assign import as_text
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, override
@@ -186,7 +187,7 @@ def tune(
 
     Each point of a grid of Choices is tried once at most. What a trial proposes follows from the
     trials before it, so that an interrupted search equals an uninterrupted one. Ties go to the
-    earlier trial.
+    earlier trial. The next call tries again what failed, unless its settings made it diverge.
 
     Args:
         recipe: What is tuned.
@@ -213,12 +214,17 @@ def tune(
     out.mkdir(parents=True, exist_ok=True)
     file, stated = out / f"{variant}.json", _stated(inner, search, data)
     trials = _earlier_trials(file, stated)
+    write_json(file, {"stated": stated, "trials": trials})  # so that a first trial can go on
     num_trials = min(num_trials, _grid_size(search) or num_trials)
-    for number in range(len(trials), num_trials):
-        settings = _proposed(search, trials, maximise)
+    for number in range(num_trials):
+        is_new = number == len(trials)
+        if not is_new and not trials[number].get("again"):
+            continue
+        settings = _proposed(search, trials, maximise) if is_new else trials[number]["settings"]
         say(f"tuning {variant}: trial {number + 1} of {num_trials}: {', '.join(_texts(settings))}")
-        trials.append(_tried(inner, search, settings, out / variant / f"trial-{number}", score))
-        if failed := trials[-1]["failed"]:
+        folder = out / variant / f"trial-{number}"
+        trials[number : number + 1] = [_tried(inner, search, settings, folder, score)]
+        if failed := trials[number]["failed"]:
             say(f"tuning {variant}: trial {number + 1} failed: {failed}")
         write_json(file, {"stated": stated, "trials": trials})
     trials = trials[:num_trials]
@@ -226,7 +232,7 @@ def tune(
     if not finished:
         raise LikenessError(
             f"tuning {variant}: all {num_trials} trials failed, the first because: "
-            f"{trials[0]['failed']}; narrow its RANGES"
+            f"{trials[0]['failed']}; repair this, or narrow its RANGES"
         )
     best = (max if maximise else min)(finished, key=lambda trial: trial["score"])
     chosen = best["settings"]
@@ -288,7 +294,9 @@ def _proposed(
 def _tried(
     recipe: Recipe, search: Search, settings: dict[str, Any], folder: Path, score: Score
 ) -> dict[str, Any]:
-    """One trial: its settings, and its score (that of each seed, too) or why it failed."""
+    """One trial: its settings, and its score (that of each seed, too) or why it failed, and whether
+    it is tried again.
+    """
     trial: dict[str, Any] = {"settings": settings, "score": None, "failed": ""}
     try:
         changed = override(recipe, _texts(settings))
@@ -298,8 +306,10 @@ def _tried(
             score(replace(changed, seed=seed), folder / f"seed-{seed}")
             for seed in range(search.seeds)
         ]
-    except (ValueError, RuntimeError) as error:  # a full disk is none of the settings' making
-        return trial | {"failed": str(error) or type(error).__name__}
+    except Diverged as error:
+        return trial | {"failed": str(error)}
+    except (ValueError, RuntimeError) as error:  # the GPU's memory or a killed process, say
+        return trial | {"failed": str(error) or type(error).__name__, "again": True}
     return trial | {"score": float(np.median(values)), "seeds": values}
 
 

@@ -17,7 +17,7 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import names_of_files
 from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
-from likeness.eval.protocols.arguments import digests_of
+from likeness.eval.protocols.arguments import digests_of, files_read
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import meta_files, protocol
 from likeness.eval.results import Result
@@ -60,6 +60,8 @@ def evaluate_files(
     """
     presets = _switches(preset, switch)
     files = meta_files.find_meta_files(ijb)
+    lists = [*files.galleries, files.probes] if num_resamples else []
+    inputs = files_read(scores, _lists(files, presets), files.pairs, lists)
     pairs = meta_files.read_template_pairs(files.pairs)
     subjects = _subjects(files, pairs) if num_resamples else None
     results: list[Result] = []
@@ -74,8 +76,6 @@ def evaluate_files(
             num_resamples=num_resamples,
         )
     if json_file:
-        lists = [*files.galleries, files.probes] if num_resamples else []
-        inputs = [*scores, *_lists(files, presets), files.pairs, *lists]
         report.write_results(json_file, results, digests_of(inputs))
     return report.table(results) + _notes(presets) + ("" if num_resamples else f"{NO_INTERVALS}\n")
 
@@ -108,6 +108,7 @@ def identify_files(
     files = meta_files.find_meta_files(ijb)
     if not files.galleries:
         raise LikenessError(f"{ijb} has no {files.name}_1N_gallery_*.csv; unpack it")
+    inputs = files_read(probes, _lists(files, presets), files.galleries, files.probes)
     galleries = [meta_files.read_side(path) for path in files.galleries]
     searched = meta_files.read_side(files.probes)
     results: list[Result] = []
@@ -119,7 +120,6 @@ def identify_files(
         results += identified.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())
     if json_file:
-        inputs = [probes, *_lists(files, presets), *files.galleries, files.probes]
         report.write_results(json_file, results, digests_of(inputs))
     return "\n".join(tables) + _notes(presets)
 

@@ -3,14 +3,18 @@
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.parquet import text_of
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.tables import Shape, read_rows, read_values, separator_of, split
+from likeness.eval.items.item_lists import read_items
+from likeness.eval.protocols.retrieval import retrieve
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
 
@@ -119,10 +123,36 @@ def test_mapping(tmp_path: Path) -> None:
 
     assert mapping("u1 s1\nu2 s1\n# x\nu1 s1\n") == {"u1": "s1", "u2": "s1"}
     assert mapping("u1,John Doe\nu2,s\n") == {"u1": "John Doe", "u2": "s"}
+    for table, ids in (
+        ("path,label,start,end\na,s,0,1.5\na,t,1.5,\n", ["a@0-1.5", "a@1.5-"]),
+        ("label;file;start;duration\ns;a;0,5;1\nt;b;;\n", ["a@0.5-1.5", "b"]),
+        ("path,label,channel,sex\na,s,1,f\na,t,B,m\n", ["a", "a#channel=2"]),
+        ("id,path,label\n,a.wav,s\nx\\1,b.wav,t\n", ["a.wav", "x/1"]),
+        ("\ta.wav\ts\nx\tb.wav\tt\n", ["a.wav", "x"]),
+    ):
+        assert mapping(table) == dict(zip(ids, "st", strict=True))
+        items = read_items(tmp_path / "list.txt")
+        assert (items.ids, items.labels) == (ids, ["s", "t"])
+    for name in ("Smith, John", "a;b", 'O"Brien', '"', "Smith, John; Jr"):
+        assert mapping(f"{name}/1\t{name}\nx/1\tx\n") == {f"{name}/1": name, "x/1": "x"}
+        assert mapping(f"{name}/1\t1.wav\t{name}\nx\t2.wav\tx\n") == {f"{name}/1": name, "x": "x"}
+    assert mapping('"u\t1","Doe, J"\nu2,s\n') == {"u\t1": "Doe, J", "u2": "s"}
     for wrong, says in (
         ("u1 s1\nu2 s1\nu1 s2\n", "'u1'"),
         ("u1 s1 x\n", "fields"),
         ("u1,s\nu2,\n", "no subject"),
+        ("path,label,start\na,s,0:05\n", r"list\.txt: a time is no number of seconds.*0:05"),
     ):
         with pytest.raises(LikenessError, match=says):
             mapping(wrong)
+
+
+def test_a_mapping_in_memory_gives_the_names_that_a_file_would_give() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = Embeddings(("Zo\u00eb/1", "b", "3", "d"), [[1, 0], [2, 0], [0, 1], [0, 2]])
+    labels: dict[Any, Any] = {"Zoe\u0308/1": 0, "b": 0.0, 3: "Zoe\u0308 ", "d": "Zo\u00eb"}
+    results = retrieve(rows, labels=labels).results
+    assert [of.value for of in results if of.metric == "recall@1"] == [1]
+    for missing in (None, float("nan"), pandas.NA, " "):
+        with pytest.raises(LikenessError, match=r"1 of 4 ids have no label \('d'\)"):
+            retrieve(rows, labels=labels | {"d": missing})

@@ -216,6 +216,7 @@ def trial_lists(draw):
 @example([("00", "0\xa00", False)], [0.0] * 8, ".txt")
 @example([("enrol", "probe", None)], [5e-324] * 8, ".txt")
 @example([("0.5", "1.5", None), ("1", "2", None)], [1.0] * 8, ".txt")
+@example([("1001", "a.wav", True), ("1002", "b.wav", False)], [0.5] * 8, ".txt")
 @given(
     trial_lists(),
     st.lists(SCORES, min_size=8, max_size=8),
@@ -230,6 +231,9 @@ def test_round_trip(tmp_path, triples, values, suffix):
     back, read = read_scores(path)
     assert rows(back) == triples
     assert read.tobytes() == scores.tobytes()
+    if trials.target is not None:
+        assert rows(read_trials(path)) == triples
+        assert read_pairs(path)[2] == [label for _, _, label in triples]
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == (suffix == ".txt.gz")
 
 
@@ -302,6 +306,21 @@ def test_scores_follow_the_list(put):
     blind = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
     labelled, _ = read_scores(put("a y -1 0\nb x 0.25 0\na x 1.5 1\n", "scores"), blind)
     assert rows(labelled) == rows(trials)
+
+
+def test_rows_without_a_label_have_that_of_the_list(put):
+    """Those of `verify --pairs`, of which some labels were not known."""
+    text = "first,second,label,score,accepted,note\na,x,1,1.5,,\na,y,,-1,,\nb,x,,0.25,,\n"
+    path, list_of = put(text, "v.csv"), {3: made(PLAIN), 2: made(PLAIN[:2])}
+    same, values = read_scores(path, list_of[3])
+    assert same is list_of[3]
+    assert values.tolist() == [1.5, -1, 0.25]
+    with pytest.warns(UserWarning, match="1 of 3 trials have no label"):
+        assert read_scores(path, list_of[2])[1].tolist() == [1.5, -1]
+    with pytest.raises(LikenessError, match="a x has another label"):
+        read_scores(path, made([("a", "x", False), *PLAIN[1:]]))
+    with pytest.warns(UserWarning, match="2 of 3 trials have no label"):
+        assert rows(read_scores(path)[0]) == PLAIN[:1]
 
 
 @pytest.mark.parametrize(

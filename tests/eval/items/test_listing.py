@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.labels import LabelPattern
@@ -44,7 +45,10 @@ def test_every_way_gives_the_same_items(folder: Path) -> None:
     frame.to_csv(folder / "b.tsv", sep="\t", index=False)
     frame.to_csv(folder / "c.csv", sep=";", index=False, encoding="utf-16")
     frame.to_csv(folder / "d.txt", index=False)
-    frame.to_parquet(folder / "e.parquet")
+    frame.assign(score=0.5).to_parquet(folder / "e.parquet")  # a number, not that of a trial
+    own = {"m/f": "f", "SNR (dB/A)": "3", "name.old": "x"}
+    frame.assign(**own).to_csv(folder / "j.csv", index=False)
+    frame.iloc[:, [0]].assign(**{"m/f": "f"}).to_csv(folder / "k.csv", index=False)
     frame.rename(columns={"File Name": "clip", "speaker_id": "who"}).to_csv(folder / "f.csv")
     frame.iloc[:, [2, 0]].to_csv(folder / "g.csv", index=False, header=False)
     rows = [
@@ -53,8 +57,11 @@ def test_every_way_gives_the_same_items(folder: Path) -> None:
     (folder / "h.txt").write_text("".join(rows))
     frame["File Name"] = frame["File Name"].str.replace("/", "\\")
     frame.to_csv(folder / "i.csv", index=False)
-    for name in ("a.csv", "b.tsv", "c.csv", "d.txt", "e.parquet", "h.txt", "i.csv"):
+    for name in ("a.csv", "b.tsv", "c.csv", "d.txt", "e.parquet", "h.txt", "i.csv", "j.csv"):
         assert listed(folder / name) == expected, name
+    assert listed(folder / "e.parquet").column("score") == ["0.5"] * 3
+    assert listed(folder / "j.csv").further == ["accent", *own]
+    assert listed(folder / "k.csv").column("m/f") == ["f"] * 3
     assert listed(folder / "f.csv", columns="path=clip,label=who") == expected
     assert listed(folder / "f.csv", columns={"path": "clip", "label": "who"}) == expected
     assert listed(folder / "g.csv", columns="label=1,path=2") == expected
@@ -73,6 +80,7 @@ def test_stretches_of_a_table(folder: Path) -> None:
     assert listed(folder / "d.csv")[0].stretch == (0.5, 1.5)
     (folder / "d.csv").write_text("file,duration\nann/1.wav,7\n")  # of the whole file
     assert listed(folder / "d.csv")[0].stretch is None
+    assert listed(folder / "d.csv").column("duration") == ["7"]
 
 
 def test_rows_of_separators_are_skipped_and_an_empty_label_is_none(folder: Path) -> None:
@@ -244,11 +252,12 @@ def test_what_a_list_takes_it_gives_back(
 ) -> None:
     folder = tmp_path_factory.mktemp("list")
     try:
-        items = [Item(name, Path(f"{number}.wav")) for number, name in enumerate(names)]
+        items = [Item(name, Path(f"{number}.wav"), name) for number, name in enumerate(names)]
         write_items(folder / "list.txt", items)
     except ValueError:
         return
     assert read_items(folder / "list.txt", Path()) == items
+    assert read_mapping(folder / "list.txt") == {name: name for name in names}
 
 
 def test_further_columns_are_carried(tmp_path: Path) -> None:

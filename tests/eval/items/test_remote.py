@@ -12,6 +12,8 @@ import pytest
 import soundfile
 
 import likeness
+from likeness.checking.check import Checked
+from likeness.checking.report import write_items_csv
 from likeness.eval.errors import Unreachable
 from likeness.eval.items import remote
 from likeness.eval.items.item_lists import read_items, write_items
@@ -51,7 +53,9 @@ def test_lists_name_urls_beside_files(tmp_path: Path) -> None:
     written = tmp_path / "again.txt"
     write_items(written, items, tmp_path)
     assert URL in written.read_text()
-    assert [item.name for item in read_items(written)] == [item.name for item in items]
+    write_items_csv(tmp_path / "again.csv", Checked("x", "speaker", items))
+    for path in (written, tmp_path / "again.csv"):
+        assert [item.name for item in read_items(path)] == [item.name for item in items]
 
 
 def test_a_root_may_be_a_url(tmp_path: Path) -> None:

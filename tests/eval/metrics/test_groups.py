@@ -150,11 +150,12 @@ def test_groups_come_from_the_columns_of_a_list_of_items(tmp_path, monkeypatch, 
     write_scores("scores.txt", trials, scores.values)
     subjects = [int(name[1 : name.index("/")]) for name in trials.enrol_ids]
     rows = [
-        f"{name}.wav,{name},{'fm'[subject % 2]},{10 + subject},{'' if subject == 1 else 'phone'}"
+        f"{name}.wav,{name},{'fm'[subject % 2]},{10 + subject},{'' if subject == 1 else 'phone'},"
+        f"{subject % 3}.5"
         for name, subject in zip(trials.enrol_ids, subjects, strict=True)
     ]
-    Path("items.csv").write_text("path,id,sex,age,session\n" + "\n".join(rows) + "\n")
-    asked = ["items.csv:sex", "items.csv:age<18", "items.csv:session"]
+    Path("items.csv").write_text("path,id,sex,age,session,dur\n" + "\n".join(rows) + "\n")
+    asked = ["items.csv:sex", "items.csv:age<18", "items.csv:session", "items.csv:duration<1"]
     options = [f"--groups={one}" for one in asked]
     written = ("--json", "r.json", "--report", "page")
     shown = printed("evaluate", "scores.txt", *options, *written)
@@ -162,14 +163,17 @@ def test_groups_come_from_the_columns_of_a_list_of_items(tmp_path, monkeypatch, 
     document = json.loads(Path("r.json").read_text())
     names = {one["by"]: [row["group"] for row in one["groups"]] for one in document["groups"]}
     groups = {"sex": ["f", "m"], "age<18": ["age<18", "age>=18"], "session": ["phone", "unknown"]}
+    groups["duration<1"] = ["duration<1", "duration>=1"]
     assert names == groups
     assert "items.csv" in document["inputs"]
     page = Path("page/index.html").read_text()
-    assert page.count("EER by group, at a threshold of its own") == 3
+    assert page.count("EER by group, at a threshold of its own") == 4
     settings = VerificationSettings(num_resamples=0)
     sexes = {f"s{s:02d}": "fm"[s % 2] for s in set(subjects)}
-    one, two = (likeness.evaluate("scores.txt", settings, groups=g) for g in (sexes, asked[0]))
-    assert one.compared.grouped[0].groups == two.compared.grouped[0].groups
+    phones = {f"s{s:02d}": math.nan if s == 1 else "phone" for s in set(subjects)}
+    for both in ((sexes, asked[0]), (phones, asked[2])):
+        one, two = (likeness.evaluate("scores.txt", settings, groups=of) for of in both)
+        assert one.compared.grouped[0].groups == two.compared.grouped[0].groups
     for wrong, word in (
         ("items.csv:colour", "no column 'colour'"),
         ("items.csv:sex<1", "numbers"),

@@ -59,6 +59,14 @@ def test_quality_measures_enter_the_fusion(place: Path) -> None:
     assert run_command(*applying, "--out", "fused.txt") == 2
     assert not Path("fused.txt").exists()
     assert run_command(*applying, "--embeddings", "embeddings.npz", "--out", "fused.txt") == 0
+    fitting = ("fit", "fusion", "dev1.txt", "dev2.txt", *quality[:2])
+    for ids, remedy in ((IDS[1:], "embed these"), ([f"{id}.wav" for id in IDS], "both alike")):
+        write_embeddings("other.npz", Embeddings(tuple(ids), np.ones((len(ids), 4))))
+        for command in (fitting, applying):
+            said = refused(*command, "--embeddings", "other.npz", "--out", "other.json")
+            assert remedy in said
+            assert "--missing" not in said
+            assert "--strip-extension" not in said
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,10 @@ def estimate_at(name: str, pitch: int) -> None:
         wave = chatter(0.75, seed=number) + 0.2 * np.sin(np.arange(12_000) / (pitch + number % 13))
         soundfile.write(f"{name}/{number}.wav", wave, 16_000)
     ask = ("threshold", "--model", "runs/voices", "--unlabelled", name, "--out", f"{name}.json")
-    assert f"estimated from 52 unlabelled items of {name}" in printed(*ask, "--far", 0.05)
+    said = printed(*ask, "--far", 0.05)
+    assert f"estimated from 52 unlabelled items of {name}" in said
+    line = f"likeness verify A B --model runs/voices --far 0.05 --thresholds {name}.json\n"
+    assert said.endswith(line)
 
 
 def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(world: Path) -> None:

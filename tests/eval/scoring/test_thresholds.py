@@ -123,6 +123,7 @@ def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path
         {"nontargets": None},
         {"date": "yesterday"},
         {"data": "a\nb"},
+        {"data": "a\u202eb"},
         {"centre": ["x"]},
         {"centre": [[1.0]]},
         {"centre": [math.nan]},
@@ -170,7 +171,8 @@ def test_a_curve_says_what_any_threshold_means_and_no_more_than_data_support(tmp
     target = rng.normal(2, 1, 300).astype(np.float32)
     nontarget = np.round(rng.normal(0, 1, 5000), 2).astype(np.float32)  # with ties
     scores = Scores(np.concatenate((target, nontarget)), np.arange(5300) < 300)
-    entry, _ = measure(scores, Origin("dot"), data="demo", fars=[0.01])
+    data = "a\u3000b\u00a0c"  # blanks, which names of files may have
+    entry, _ = measure(scores, Origin("dot"), data=data, fars=[0.01])
     assert 50 <= len(entry.curve) <= 100
     for value, far, frr in entry.curve:
         accepted = sum(score >= value for score in nontarget.tolist())

@@ -25,6 +25,7 @@ from likeness.eval.items.listing import list_items
 from likeness.toolkit.data.reading import Header
 from tests.scripts import run_command
 from tests.sounds import chatter
+from tests.toolkit.data.test_shards import tar
 
 RATE_HZ = 8_000
 
@@ -244,6 +245,27 @@ def test_the_list_to_train_on(voices, tmp_path):
     with (tmp_path / "lists" / "items.left-out.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["label"], row["reason"].partition(":")[0]) for row in rows] == [("bob", "empty")]
+
+
+def test_the_folders_of_shards_need_not_be_labels(tmp_path):
+    for part in ("train", "test"):
+        sounds = [(f"{part}/{n}.wav", b"no sound") for n in range(3)]
+        labels = [(f"{part}/{n}.cls", str(n).encode()) for n in range(3)]
+        tar(tmp_path / f"{part}.tar", [*sounds, *labels])
+    result = checked(tmp_path, decode=False)
+    assert sorted(result.items.labels) == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_the_list_to_train_on_has_one_column_of_each_kind(voices, tmp_path):
+    table, out = voices / "voices.csv", tmp_path / "items.csv"
+    rows = [f"ann/{number}.wav,x,ann,A,7,0" for number in range(4)]
+    table.write_text("\n".join(["clip,file,speaker,class,onset,first", *rows]), encoding="utf-8")
+    columns = "path=clip,label=class,start=first"
+    assert run_command("check", table, "--columns", columns, "--out", out) == 0
+    after = list_items(out, suffixes=[".wav"])
+    assert set(after.labels) == {"A"}
+    assert after[0].path.samefile(voices / "ann" / "0.wav")
+    assert after.further == ["other_file", "other_speaker", "other_onset"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")

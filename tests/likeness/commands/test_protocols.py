@@ -66,6 +66,30 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder):
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
+@pytest.mark.parametrize("measure", [likeness.evaluate, likeness.retrieve, likeness.bench])
+def test_a_digest_is_that_of_what_was_read(measure, folder, example):
+    source, out = folder / ("x.txt" if measure is likeness.evaluate else "few.npz"), folder / "o"
+    Embeddings(("a/1", "a/2", "b/1", "b/2"), np.eye(4)).save(folder / "few.npz")
+    given = (source,)
+    if measure is likeness.bench:
+        source = folder / "trials.txt"
+        source.write_bytes((example / "trials.txt").read_bytes())
+        measure = partial(measure, root=example / "voices", num_resamples=0)
+        given = ([example / "runs/voices"], source)
+    before, results = sha256(source), [measure(*given) for _ in range(3)]
+
+    def digest(number: int) -> str:
+        results[number].save(out)
+        return json.loads(out.read_text())["inputs"][str(source)]
+
+    assert digest(0) == before
+    source.write_text("others")
+    assert digest(1).startswith("unknown: ")
+    source.unlink()
+    assert digest(2).startswith("unknown: ")
+    assert digest(0) == before
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [

@@ -112,10 +112,10 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(run, items, tmp_path, c
     of_model = ("--model", run, "--items", listed)
     embed(*of_model, "--out", tmp_path / "whole.npz")
     whole = files.read_embeddings(tmp_path / "whole.npz")
-    # of 14 parts each has one item; that of the eighth is broken
-    parts = [tmp_path / f"part{number}.npz" for number in range(1, 15)]
+    # of 15 parts the first has no item, and each other one; that of the ninth is broken
+    parts = [tmp_path / f"part{n}.{'ark' if n in (1, 9) else 'npz'}" for n in range(1, 16)]
     for number, part in enumerate(parts, 1):
-        embed(*of_model, "--part", f"{number}/14", "--out", part)
+        embed(*of_model, "--part", f"{number}/15", "--out", part)
     assert "broken" in embed("--join", *reversed(parts), "--out", tmp_path / "joined.npz")
     again = files.read_embeddings(tmp_path / "joined.npz")
     assert again.ids == whole.ids

@@ -5,10 +5,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import soundfile
 
 import likeness
+from likeness.embedding.galleries import enrol, list_subjects
 from tests.scripts import printed, refused, run_command
 
 TURNS = [("S0", 0), ("S1", 2), ("S0", 1), ("S1", 3)]  # who speaks, and which recording it is
@@ -62,6 +64,20 @@ def test_a_folder_that_is_called_like_a_file_of_segments_has_files(meeting):
     shutil.copytree(voices, "folder.rttm")
     rows = rows_of(*SEARCH[:2], "folder.rttm", *SEARCH[3:], "-k", 1)
     assert len(rows) == len([*voices.rglob("*.flac")])
+
+
+def test_neither_a_file_alone_nor_a_whole_path_names_a_subject(meeting):
+    file, model = Path("Zoe\u0308/1.flac"), likeness.load("runs/voices")
+    file.parent.mkdir()
+    shutil.copy(meeting[0][0], file)
+    starts = ("/", "C:\\", "s3://bucket/")
+    whole = ([likeness.Item(f"{start}photos/ann/1.flac", file)] for start in starts)
+    for data in (file, f"./{file}", *whole):
+        with pytest.raises(likeness.LikenessError, match="1 of 1 files have no subject"):
+            enrol("g", model, data)
+    for data in ([file], pd.DataFrame({"path": [file], "label": ["ann"]})):
+        assert enrol("g", model, data).subjects == 1
+    assert [entry.subject for entry in list_subjects("g")] == ["Zo\u00eb", "ann"]
 
 
 def test_what_cannot_be_read_and_who_is_unknown(meeting, capsys):

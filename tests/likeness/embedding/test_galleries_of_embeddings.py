@@ -61,12 +61,15 @@ def test_existing_subjects_are_added_to_replaced_or_left(folder):
     with pytest.raises(LikenessError, match="enrolled already: 3 subjects"):
         enrol_embeddings("g", second)
     assert enrol_embeddings("g", second, existing="skip").skipped == ("ann", "bob", "Zo\u00eb")
-    counts = []
-    for existing in ("add", "replace"):
-        enrol_embeddings("g", second, existing=existing)
+    counts, zoe = [], {"subject": "Zoe\u0308"}
+    with pytest.raises(LikenessError, match="enrolled already: 1 subject"):
+        enrol_embeddings("g", first, **zoe)
+    ways = [(second, "add", {}), (second, "replace", {})]
+    for rows, existing, of in (*ways, (first, "skip", zoe), (first, "replace", zoe)):
+        enrol_embeddings("g", rows, existing=existing, **of)
         with closing(open_gallery("g")) as gallery:
             counts.append([entry.enrolments for entry in gallery.entries()])
-    assert counts == [[4, 4, 4], [2, 2, 2]]
+    assert counts == [[4, 4, 4], [2, 2, 2], [2, 2, 2], [2, 2, 6]]
 
 
 def test_embeddings_of_two_models_are_not_mixed(folder):

@@ -12,6 +12,7 @@ from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
 from likeness.models import bundled
 from likeness.toolkit.training.start import Initial
 from tests.scripts import run_command
+from tests.toolkit.data.test_shards import tar
 
 VOICE = Path(bundled.resolve_model(bundled.VOICE))
 
@@ -58,6 +59,29 @@ def test_every_format_that_is_read_is_a_recording_by_its_name():
         assert bundled.model_for([f"a{suffix}", "b.png"]) == bundled.VOICE
         with pytest.raises(ValueError, match="is no recording"):
             bundled.model_for([f"a{suffix}x"])
+
+
+def test_data_of_which_nobody_names_the_model_are_what_most_items_are(tmp_path):
+    album, recordings = tmp_path / "album" / "ann", tmp_path / "recordings"
+    album.mkdir(parents=True)
+    recordings.mkdir()
+    for name in ("1.jpg", "2.jpg", "live.mov", ".hidden.wav", ".other.wav"):
+        (album / name).touch()
+    for name in ("meeting.wav", "other.wav"):
+        (recordings / name).touch()
+    rttm = tmp_path / "meeting.rttm"
+    rttm.write_text("SPEAKER meeting 1 0 1 <NA> <NA> ann <NA> <NA>\n")
+    kaldi = tmp_path / "kaldi"
+    kaldi.mkdir()
+    (kaldi / "wav.scp").write_text("a recordings/meeting.wav\n")
+    shard = tar(tmp_path / "faces.tar", [("ann/1.jpg", b"a picture"), ("bob/1.jpg", b"another")])
+    made_for = {album.parent: bundled.FACE, shard: bundled.FACE, kaldi: bundled.VOICE}
+    for data, model in {**made_for, recordings / "other.wav": bundled.VOICE}.items():
+        assert bundled.model_of_data(data) == model, data
+    assert bundled.model_of_data(rttm, root=recordings) == bundled.VOICE
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="holds no files"):
+        bundled.model_of_data(tmp_path / "empty")
 
 
 def test_what_the_model_was_not_made_for_is_refused(spoken, tmp_path):

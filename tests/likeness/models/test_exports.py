@@ -104,6 +104,8 @@ def test_sherpa_onnx_gives_our_embeddings(settings, voices, tmp_path):
     stated = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     assert stated["sample_rate"] == "16000"
     assert stated["normalize_samples"] == ("1" if settings else "0")
+    with pytest.raises(ValueError, match="give the run that it was made of"):
+        load_named(str(out))
     stated = sherpa_onnx.SpeakerEmbeddingExtractorConfig(model=str(out), num_threads=1)
     extractor = sherpa_onnx.SpeakerEmbeddingExtractor(stated)
     assert extractor.dim == 8

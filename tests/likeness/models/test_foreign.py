@@ -15,6 +15,7 @@ import torch
 from starlette.testclient import TestClient
 
 import likeness
+from likeness.embedding import extraction
 from likeness.eval.formats import embeddings as files
 from likeness.models.reading import Reading, read_as
 from likeness.models.run import load_model
@@ -340,16 +341,20 @@ def test_what_cannot_be_trusted(entry, pets, monkeypatch):
 def test_a_package_that_is_absent_or_of_another_version(pets, voices):
     run = trained(pets, voices, "package")
     trust = ["petnets", str(pets / "nearby_read.py")]
+    items, out = recipes.load(f"{pets / 'pet_recipe.py'}:beside")[0].items(voices), pets / "a.npz"
+    extraction.extract(load_model(run, trust=trust), items, out, piece_items=2)
     forget()
     metadata = pets.parent / "site" / "petnets-1.2.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
     (pets / "nearby_read.py").write_text(READING + "\n# changed\n")
     with pytest.warns(UserWarning, match="made with") as caught:
-        load_model(run, trust=trust)
+        changed = load_model(run, trust=trust)
     of_file, of_package = sorted(str(entry.message) for entry in caught)
     assert "nearby_read" in of_file
     assert "petnets 1.2" in of_package
     assert "petnets 1.3" in of_package
+    with pytest.raises(ValueError, match=r"\(read_by differ\)"):
+        extraction.extract(changed, items, out, piece_items=2)
     forget()
     (pets.parent / "site" / "petnets").rename(pets.parent / "site" / "gone")
     with pytest.raises(ValueError, match=r"petnets 1\.2.*not installed"):

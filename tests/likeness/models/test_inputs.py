@@ -2,7 +2,10 @@
 
 import io
 import os
+import tarfile
+from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pandas
@@ -11,6 +14,9 @@ import soundfile
 import torch
 from PIL import Image
 
+import likeness
+from likeness import Item, LikenessError
+from likeness.eval.items.items import Items
 from likeness.eval.items.suffixes import suffix_of
 from likeness.models.inputs import items_of
 
@@ -27,6 +33,79 @@ def test_a_missing_path_is_refused():
     table = pandas.DataFrame({"path": [pandas.NA, "a.wav"], "label": ["ann", "bob"]})
     with pytest.raises(ValueError, match="no path"), items_of(table, modality="speaker"):
         pass
+
+
+ROWS = {"path": ["ann_1.wav", "bob_1.wav"], "other": ["bob_1.wav", "ann_1.wav"]}
+# Whatever lists the files of ROWS, and which options it obeys.
+KINDS: dict[str, tuple[Any, str]] = {
+    "folder": ("../flat", "label"),
+    "Kaldi folder": ("../kaldi", "label root"),
+    "folder of shards": ("../shards", "label"),
+    "shard": ("a.tar", "label"),
+    "list of shards": ("shards.list", "label root"),
+    "list": ("items.txt", "label root"),
+    "table": ("items.csv", "label root columns"),
+    "RTTM": ("turns.rttm", "label root"),
+    "records": ("faces.rec", ""),
+    "embeddings": ("e.npz", ""),
+    "recording": ("ann_1.wav", ""),
+    "table in memory": (pandas.DataFrame(ROWS), "label root columns"),
+    "sequence": (ROWS["path"], "label root"),
+    "mapping": (dict(zip("ab", ROWS["path"], strict=True)), "label root"),
+    "items": ([Item(name, Path(name)) for name in ROWS["path"]], ""),
+    "array": (np.ones(1600, np.float32), ""),
+}
+MODALITIES = {"records": "face", "embeddings": "embedding"}
+OPTIONS = {"label": "{label}_*.wav", "root": "../elsewhere", "columns": "path=other"}
+
+
+@pytest.fixture(scope="module")
+def here(module_path: Path) -> Path:
+    turn = "SPEAKER {} 1 0 1 <NA> <NA> x <NA> <NA>\n"
+    stems = [Path(name).stem for name in ROWS["path"]]
+    texts = {
+        "here/items.txt": "\n".join(ROWS["path"]),
+        "here/items.csv": "path,other\nann_1.wav,bob_1.wav\nbob_1.wav,ann_1.wav\n",
+        "here/shards.list": "a.tar\n",
+        "here/turns.rttm": "".join(turn.format(stem) for stem in stems),
+        "here/faces.rec": "",
+        "kaldi/wav.scp": "a ann_1.wav\nb bob_1.wav\n",
+    }
+    for folder in ("flat", "elsewhere", "here", "kaldi", "shards"):
+        (module_path / folder).mkdir()
+        with tarfile.open(module_path / folder / "a.tar", "w") as tar:
+            for name in ROWS["path"]:
+                (module_path / folder / name).write_bytes(b"wave")
+                tar.add(module_path / folder / name, name)
+    for name in ROWS["path"]:
+        (module_path / "shards" / name).unlink()
+    for name, text in texts.items():
+        (module_path / name).write_text(text)
+    return module_path / "here"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_a_listing_is_obeyed_or_refused(kind, option, here, monkeypatch):
+    monkeypatch.chdir(here)
+    (data, obeyed), modality = KINDS[kind], MODALITIES.get(kind, "speaker")
+    stated: Any = {option: OPTIONS[option]}
+
+    def embedded() -> Items:
+        with items_of(data, modality=modality, rate_hz=16_000, **stated) as items:
+            return Items.of(items)
+
+    listings = [embedded, lambda: likeness.items(data, modality, **stated)]
+    for listed in listings[: 1 if modality == "embedding" else 2]:
+        if option not in obeyed:
+            with pytest.raises(LikenessError):
+                listed()
+        elif option == "label":
+            assert list(listed().labels) == ["ann", "bob"]
+        elif option == "root":
+            assert {item.path.parent for item in listed()} == {Path("../elsewhere")}
+        else:
+            assert [item.path.name for item in listed()] == ROWS["other"]
 
 
 def test_an_open_file_that_gives_little_at_a_time_is_read_to_its_end():

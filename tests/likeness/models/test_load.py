@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -210,6 +211,47 @@ def test_wespeakers_state_dicts_need_no_sizes(kind, tmp_path):
     assert load.load_named(file).digest == load.load_named(f"wespeaker:{tmp_path}").digest
 
 
+def test_the_config_beside_wespeakers_weights_is_obeyed_or_refused(tmp_path):
+    """examples/sre/v2 and v3 of WeSpeaker state 8 kHz; their tensors say nothing of it."""
+    torch.manual_seed(0)
+    network = trained(ResNet(24, dim=4, width=2))
+    torch.save(network.state_dict(), tmp_path / "avg_model.pt")
+
+    def configured(text: str) -> Any:
+        (tmp_path / "config.yaml").write_text(text)
+        return load.load_named(f"wespeaker:{tmp_path}")
+
+    plain: Any = load.load_named(f"wespeaker:{tmp_path}")
+    usual = "{num_mel_bins: 24, frame_shift: 10, frame_length: 25, dither: 1.0}"
+    usual = f"dataset_args:\n  resample_rate: 16000\n  fbank_args: {usual}"
+    assert configured(usual).digest == configured("model: ResNet34").digest == plain.digest
+    slow = configured(
+        "dataset_args:\n  resample_rate: 8000\n  frontend: fbank\n"
+        "  fbank_args: {num_mel_bins: 24, frame_shift: 8, frame_length: 32}\n"
+        "  cmvn_args: {norm_mean: True, norm_var: False}\n"
+    )
+    assert load.reading_of(slow)[1]["rate_hz"] == 8000
+    assert slow.digest != plain.digest
+    assert slow.parts["frontend"]["args"]["rate_hz"] == 8000
+    wave = torch.randn(2, 4000) * 0.1
+    fbank = WESPEAKER_FBANK(num_mels=24, rate_hz=8000, frame_ms=32, hop_ms=8)
+    with torch.no_grad():
+        torch.testing.assert_close(slow.embedder(wave), network(fbank.eval()(wave)[0]))
+    for text, says in [
+        ("fbank_args: {num_mel_bins: 80}", "num_mel_bins is 80, and .* with 24"),
+        ("frontend: s3prl", "frontend is 's3prl'"),
+        ("cmvn: False", "cmvn is False"),
+        ("cmvn_args: {norm_var: True}", "norm_var is True"),
+        ("fbank_args: {window_type: povey}", "set 'window_type', which is not read"),
+        ("resample_rate: 8 kHz", "give a whole number"),
+        ("fbank_args: {frame_length: 0}", "frame_length is 0"),
+        ("fbank_args: 7", "no names and values"),
+        ("fbank_args: !!python/name:os.system", "no YAML of names and values"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            configured(f"dataset_args:\n  {text}\n")
+
+
 def test_other_state_dicts_are_refused_in_a_sentence(tmp_path):
     resnet = ResNet(24, dim=4, width=2).state_dict()
     wide = ReDimNet(60, size="b0", shape={"width": 20}, normalise=False)
@@ -246,6 +288,32 @@ def test_onnx_networks_over_filterbanks(voices, tmp_path):
         np.testing.assert_allclose(embedded.matrix, expected, rtol=1e-5)
         # the digest of the usual front-end is that of the file
         assert (loaded.digest == sha256(path)) == (frontend == "wespeaker")
+
+
+def test_metadata_of_sherpa_onnx_are_obeyed_or_refused(tmp_path):
+    proto, file = onnx.load(power(tmp_path / "plain.onnx", "B", "T", 80)), tmp_path / "s.onnx"
+    usual = {"framework": "wespeaker", "sample_rate": "16000", "normalize_samples": "0"}
+
+    def stating(frontend: load.Frontend = "wespeaker", **metadata: str) -> Any:
+        onnx.helper.set_model_props(proto, usual | metadata)
+        onnx.save(proto, file)
+        return load.load_named(str(file), frontend=frontend)
+
+    wave = torch.randn(1, 4000) * 0.1
+    scaled = {"framework": "3d-speaker", "normalize_samples": "1"}
+    for metadata, frontend in (({}, "wespeaker"), (scaled, "3dspeaker")):
+        for rate_hz in (8000, 16_000):
+            model = stating(**metadata, sample_rate=str(rate_hz))
+            assert load.reading_of(model)[1]["rate_hz"] == rate_hz
+            bands = BANKS[frontend](rate_hz=rate_hz).eval()(wave)[0]
+            torch.testing.assert_close(model.embedder(wave), bands.square().mean(1))
+    assert stating("3dspeaker", **scaled).digest == stating(**scaled).digest
+    refused = [{"framework": "nemo"}, {"sample_rate": "16k"}, {"comment": "likeness ab12, scored"}]
+    for metadata, says in zip(refused, ("'nemo'", "'16k'", "give the run"), strict=True):
+        with pytest.raises(ValueError, match=says):
+            stating(**metadata)
+    with pytest.raises(ValueError, match="state wespeaker filterbanks; omit '3dspeaker'"):
+        stating("3dspeaker")
 
 
 def test_onnx_networks_over_waves_and_what_is_refused(tmp_path):

@@ -235,9 +235,13 @@ def test_it_is_fine_tuned(own, crops, tmp_path):
 # ---------------------------------------------------------------- mistakes in a model file
 
 
-HEAD = """import likeness
+HEAD = """from functools import partial
+
+import likeness
 import numpy as np
 import torch
+from likeness.frontends import KaldiFbank
+from likeness.data import audio
 from torch import nn
 
 
@@ -276,6 +280,12 @@ MISTAKES: dict[str, str] = {
     model("network=nn.Identity"): "tensor (2, 3, 112, 112), and embeddings",
     bad("super().forward(x), x"): "output=0",
     model("network=Net, weights='gone.pt'"): "gone.pt",
+    model("network=Net, frontend=KaldiFbank, rate_hz=8000", "speaker"): "network.rate_hz=8000",
+    model("network=Net, frontend=partial(KaldiFbank, rate_hz=8000)", "speaker"): "rates differ",
+    model("network=Net, frontend=KaldiFbank, read=partial(audio.read, rate_hz=8000)", "speaker"): (
+        "frontend.rate_hz=16000, read.rate_hz=8000"
+    ),
+    model("network=Net, read=audio.read, rate_hz=8000", "speaker"): "read.rate_hz=16000",
 }
 
 
@@ -300,11 +310,18 @@ def test_a_reading_that_gives_no_input_is_named(crops, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "stated", [{"scale": 0.0}, {"scale": "1"}, {"rate_hz": 16e3}, {"rate_hz": 0}]
+    "stated",
+    [
+        *[{"scale": 0.0}, {"scale": "1"}, {"rate_hz": 16e3}, {"rate_hz": 0}],
+        # these would change nothing
+        *[{"size": (64, 64)}, {"std": 2.0}, {"bgr": True}, {"rate_hz": 8000, "modality": "face"}],
+        *[{"mean": (1, 2, 3), "frontend": nn.Identity, "modality": "face"}],
+        *[{"key": "ema"}, {"prefix": "net."}, {"leave_out": ("fc.",)}],
+    ],
 )
-def test_a_network_of_an_impossible_scale_or_rate_is_refused(stated):
+def test_a_setting_of_a_network_that_is_impossible_or_unread_is_refused(stated):
     with pytest.raises(LikenessError, match=next(iter(stated))):
-        likeness.Network("speaker", nn.Flatten, **stated)
+        likeness.Network(**{"modality": "speaker", "network": nn.Flatten, **stated})
 
 
 def test_a_network_that_says_nothing_of_its_pixels_is_asked_all_at_once():

@@ -10,10 +10,12 @@ import pytest
 import likeness
 from likeness import Item, LikenessError
 from likeness.eval.formats import embeddings
-from likeness.modalities.face import align, images
+from likeness.modalities.face import align, ijb, images
 from likeness.models import _insightface, load
 from likeness.models._insightface import Pixels, split
-from likeness.toolkit.data.images import encode
+from likeness.models.reading import ijb_pack
+from likeness.toolkit.data.images import as_channels, encode
+from tests.modalities.face.test_face_data import make_pack
 from tests.scripts import printed, program, refused, run_command
 from tests.tiny_yunet import network, tiny_yunet
 
@@ -96,6 +98,15 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path):
     assert len(digests) == 5
     odd = network(tmp_path / "a@size=1.onnx", (112, 112))
     assert split(str(odd)) == (odd, {})
+
+
+def test_faces_of_ijb_are_aligned_to_the_frame_of_the_model(tmp_path):
+    make_pack(tmp_path / "pack")
+    name = f"insightface:{network(tmp_path / 'n.onnx', (112, 112))}@size=112x112,frame=dlib"
+    model, items = ijb_pack(load.load_named(name), tmp_path / "pack")
+    points = ijb.read_landmarks(tmp_path / "pack/meta/ijbc_name_5pts_score.txt")[items[0].id]
+    crop = align.crop(images.decode(items[0]), points, frame="dlib")
+    assert np.array_equal(model.read(items[0]), as_channels(crop))
 
 
 @pytest.mark.parametrize(

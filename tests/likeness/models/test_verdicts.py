@@ -63,6 +63,8 @@ def test_rows_of_an_earlier_comparison_are_pairs_without_its_scores(run, pair):
     assert row.score is not None
     (again,), _ = list_pairs([row])
     assert (again[:3], again.score) == (row[:3], None)
+    with pytest.raises(LikenessError, match="columns"):
+        list_pairs([row], columns="enrol=first")
 
 
 def test_labels_of_pairs_are_booleans_or_1_and_0(run, example):

@@ -312,6 +312,7 @@ def test_recordings_of_voxceleb_are_counted_wherever_they_lie(tmp_path, capsys):
     vox1 = ("meta/veri_test.txt", "dev/wav/id10001/v/1.wav", "test/wav/id10309/v/1.wav")
     touch(tmp_path / "vox1", *vox1)
     touch(tmp_path, "any/id11251/v/1.flac", "vox2/dev/aac/id00012/v/1.m4a")
+    touch(tmp_path, "vox2/dev/.aac.0123456789ab.part/aac/id00012/v/1.m4a")  # of a kill
     touch(tmp_path, "CN-Celeb_flac/data/id00012/1.flac")
     for name in ("voxceleb1", "voxceleb2"):
         offline = replace(find_dataset(name), archives=())

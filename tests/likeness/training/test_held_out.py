@@ -6,6 +6,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,10 @@ from likeness import Item, Trials, __main__, read_embeddings, read_mapping
 from likeness.data import audio, read_scores, read_trials, synthetic, synthetic_glyphs, validation
 from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.items import Items
 from likeness.eval.metrics.verification import eer
 from likeness.toolkit.training.recipe import load, override
+from likeness.training import held_out
 from likeness.training.held_out import held_out_trials
 from likeness.training.prepare import prepare_recipe
 from likeness.training.recipe_files import locate
@@ -46,11 +49,13 @@ def pairs(trials: Trials) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with voices, of which one has a blank in its name, and a run on them."""
+    """A folder with voices whose names have a comma and blanks, and a run on them."""
     folder = tmp_path_factory.mktemp("held-out")
     synthetic.write_voices(folder / "voices", num_speakers=10, num_utterances=3, seconds=(0.6, 0.7))
     for path in (folder / "voices").rglob("utt00.flac"):
         path.rename(path.with_name("first take.flac"))
+    for path in sorted((folder / "voices").iterdir()):
+        path.rename(path.with_name(f"Smith, {path.name}"))
     data = ("--data", folder / "voices", "--out", folder / "run")
     assert run_command("train", "speaker/folders", *QUICK, *data) == 0
     return folder
@@ -99,6 +104,22 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained, tmp_path):
     voices = sorted((trained / "voices").rglob("*.flac"))
     verdict = front_door.load(model).verify(voices[0], voices[1], far="eer")
     assert verdict.accepted is (verdict.score >= verdict.threshold)
+
+
+def test_held_out_items_of_a_bucket_keep_their_urls(trained, tmp_path, monkeypatch):
+    data, copied = trained / "voices", shutil.copytree(trained / "run", tmp_path / "run")
+    recipe = override(load(locate("speaker/folders"))[0], [*QUICK])
+    items, trials = held_out_trials(recipe.measure, data)
+    urls = Items.of(item._replace(path=Path(f"s3:/bucket{item.path}")) for item in items)
+    monkeypatch.setattr(held_out, "held_out_trials", lambda *_: (urls, trials))
+
+    def read(item: Item) -> np.ndarray:
+        return recipe.read(item._replace(path=Path(str(item.path).removeprefix("s3:/bucket"))))
+
+    held_out.report_run(replace(recipe, read=read), copied, data, {}, command="")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    listed = read_items(HeldOutFiles(copied).items)
+    assert [item.name for item in listed] == [item.name for item in urls]
 
 
 READ = Counter[str]()
@@ -170,15 +191,35 @@ def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(tmp_path, caps
     assert front_door.load(tmp_path / "run").modality == "speaker"
 
 
+GLYPHS = {"num_alphabets": 2, "num_characters": 5, "num_drawers": 3, "size": 64}
+
+
 def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path):
-    sizes = {"num_alphabets": 2, "num_characters": 5, "num_drawers": 3, "size": 64}
-    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", **sizes)
+    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", **GLYPHS)
     data = ("--data", tmp_path / "glyphs", "--out", tmp_path / "run")
     assert run_command("train", "image/folders", *QUICK, *data) == 0
     files = HeldOutFiles(tmp_path / "run")
     trials, values = read_scores(files.scores)
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
     assert (len(trials), trials.target.sum()) == (15, 6)  # all pairs of 2 classes of 3 images
+
+
+def test_scores_of_a_run_that_flips_images_are_those_that_verify_compares(tmp_path, capsys):
+    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", **GLYPHS)
+    trials = partial(tiny.BASE.measure.trials, modality="image")
+    measure = replace(tiny.BASE.measure, trials=trials, flip="mean")
+    recipe = override(load(locate("image/folders"))[0], [*QUICK, "items.test_share=0.25"])
+    recipe = replace(recipe, measure=measure)
+    run(RecipeOnData(recipe, "flips", tmp_path / "glyphs"), tmp_path / "run")
+    files, model = HeldOutFiles(tmp_path / "run"), front_door.load(tmp_path / "run")
+    front_door.evaluate(files.run).save_thresholds(files.run)
+    listed, values = read_scores(files.scores)
+    first, second = (tmp_path / "glyphs" / id for id in pairs(listed)[0])
+    assert model.verify(first, second, far="eer").score == pytest.approx(values[0], abs=1e-5)
+    note = "measure.flip=mean. The held-out scores are of images alone"
+    page = files.run / "report" / "index.html"
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert note in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])
@@ -212,13 +253,15 @@ def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path,
     recipe = tmp_path / "mine.py"
     recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
     before = sorted(tmp_path.iterdir())
-    command = ["train", f"{recipe}:arcface", "schedule.steps=7200", "--data", voices, "--check"]
+    schedule = ("steps=7200", "eval_every=5", "watch=eer", "stop_after=2")
+    settings = [f"schedule.{stated}" for stated in schedule]
+    command = ["train", f"{recipe}:arcface", *settings, "--data", voices, "--check"]
     text = printed(*command)
     planned = tiny.BASE.items(voices)
     assert f"{len(planned)} items of" in text
     assert re.search(f"memory: {memory}\n", text)
     batch, rate = tiny.BASE.sampling.batch_size, tiny.BASE.optim.lr
-    assert "in steps: a checkpoint every 3\n" in text
+    assert "in steps: an evaluation every 5, a checkpoint every 3\n" in text
     assert f"a batch: {batch} items, in each process (of 1) {batch}; rate {rate:g}" in text
     seconds = re.search(r"a step: ([\d.]+) s", text)
     total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)

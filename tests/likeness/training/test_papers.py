@@ -2,11 +2,12 @@
 drawn data in the layouts of the real sets.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def test_a_table_says_what_its_spread_is():
 def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path):
     """The steps of IJB write files; that compare refuses other runs is tested with it."""
     data, out = tmp_path / "data", tmp_path / "out"
-    crop = data / "IJBB" / "1.jpg"
+    crop = data / "IJBB" / "img" / "1.jpg"
     crop.parent.mkdir(parents=True)
     crop.write_bytes(b"1")
     done = []
@@ -232,6 +233,9 @@ def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path):
     done.clear()
     reproduce_with()
     assert done == ["compare"]  # which sees itself what is finished
+    crop.with_name(".DS_Store").touch()
+    os.utime(crop, (1, 1))
+    reproduce_with()
     crop.write_bytes(b"23")
     with pytest.raises(LikenessError, match="other data"):
         reproduce_with()
@@ -253,6 +257,54 @@ def finishing(done: list[Sequence[str]], fails: str = "nothing") -> Any:
             write_json(out / variant / "seed-0" / "result.json", {"values": FINISHED})
 
     return run
+
+
+@pytest.fixture
+def tested(faces, vox, tmp_path, monkeypatch) -> dict[str, Path]:
+    """The data by their tables, to be changed."""
+    for protocol in ("O_cleaned", "E_cleaned", "H_cleaned"):
+        monkeypatch.setitem(voxceleb.PROTOCOLS, protocol, (("veri_test2.txt",), 4, 2))
+    whole = {"simple/6": faces["ms1mv2"], "simple/8": vox}
+    return {name: Path(shutil.copytree(whole[name], tmp_path / name)) for name in whole}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "file"),
+    [
+        ("simple/6", "c_arcface", "cfp_fp.bin"),
+        ("simple/8", "softmax", "veri_test2.txt"),
+        ("simple/8", "softmax", "vox1/test/wav/id10270/video/00000.wav"),
+    ],
+)
+def test_what_is_measured_beside_the_data_of_a_run_is_looked_at(
+    name, row, file, tested, tmp_path, monkeypatch
+):
+    done = list[Sequence[str]]()
+
+    def run(command: Sequence[str]) -> None:
+        if command[1] == "compare":
+            finishing([])(command)
+        else:
+            done.append(command)
+            write_json(command[-1], {"values": {}})
+
+    monkeypatch.setattr(reproduce, "_measure", lambda *words: run(["measure", *words]))
+    how = {"rows": [row], "seeds": 1, "run": run}
+    again = partial(reproduce.reproduce, name, tested[name], tmp_path / "out", **how)
+    again()
+    num_done = len(done)
+    assert num_done == len(TABLES[name].sets)
+    again()
+    assert len(done) == num_done
+    changed = tested[name] / file
+    content = changed.read_bytes()
+    middle = len(content) // 2
+    if file.endswith(".txt"):
+        changed.write_text("".join(reversed(content.decode().splitlines(keepends=True))))
+    else:
+        changed.write_bytes(content[:middle] + b"other" + content[middle + 5 :])
+    with pytest.raises(LikenessError, match="other data"):
+        again()
 
 
 def cells(text: str, row: str) -> list[str]:

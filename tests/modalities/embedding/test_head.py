@@ -223,12 +223,22 @@ def test_a_join_that_fails_or_is_killed_blocks_no_other(tmp_path: Path) -> None:
 
     with limited(1000), pytest.raises(OSError, match="make room"):
         likeness.join(*source, out)
-    assert not any(out.iterdir())
-    begun = out / ".last.safetensors.0123456789ab.part"
+    assert not out.exists()
+    begun = tmp_path / ".joined.0123456789ab.part" / "joined"
     begun.mkdir(parents=True)
     (begun / "last.safetensors").write_bytes(b"half")
+    out.mkdir()
     likeness.join(*source, out)
+    assert not begun.parent.exists()
     assert [path.name for path in out.iterdir()] == ["last.safetensors"]
+
+    file = tmp_path / "mine"
+    file.write_text("mine")
+    words = ("export", source[0], "--head", source[1], "--out", file)
+    assert "--force" in refused(*words)
+    assert file.read_text() == "mine"
+    assert run_command(*words, "--force") == 0
+    assert (file / "last.safetensors").read_bytes() == (out / "last.safetensors").read_bytes()
 
 
 def test_the_joined_model_is_fine_tuned(voices: Path, tmp_path: Path) -> None:

@@ -119,17 +119,26 @@ def test_who_is_removed_or_replaced_is_in_no_file(people, tmp_path):
     assert there(traces(names[7], rows[7]))
 
 
-def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path):
+@pytest.mark.parametrize("people", ["folder", "postgresql"], indirect=True)
+def test_what_a_kill_left_of_somebody_goes_at_the_next_start(people, tmp_path):
+    def there() -> set[str]:
+        return found(tmp_path if people.folder else tables(people), traces("person-3.", rows[3]))
+
     rows = np.random.default_rng(3).normal(size=(400, 24)).astype(np.float32)
-    gallery = open_gallery(tmp_path, META)
-    gallery.enrol(embedded(rows), [f"person-{i}." for i in range(400)])
-    store: Any = gallery._store
-    store._db.execute("PRAGMA secure_delete=OFF")
+    people.enrol(embedded(rows), [f"person-{i}." for i in range(400)])
+    store, place = people._store, str(tmp_path)
+    if people.folder:
+        store._db.execute("PRAGMA secure_delete=OFF")
+    else:
+        place = f"{store._connection._url}#removed"
     store.remove(["person-3."])  # and nothing is erased any more
-    gallery.close()
-    assert found(tmp_path, traces("person-3.", rows[3]))
-    open_gallery(tmp_path).close()
-    assert found(tmp_path, traces("person-3.", rows[3])) == set()
+    people.close()
+    assert there()
+    opened = open_gallery(place)
+    assert opened.meta == META
+    opened.close()
+    assert there() == set()
+    open_gallery(place).close()
 
 
 def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(people, tmp_path):

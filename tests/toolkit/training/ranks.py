@@ -52,6 +52,7 @@ VARIANTS: dict[str, Recipe] = {
     "unit": replace(BASE, optim=replace(BASE.optim, unit_proxies=True)),
     "simple": replace(BASE, loss=SIMPLE.loss, memory=SIMPLE.memory),
     "memory": replace(BASE, loss=NTXent, memory=Memory(30, momentum=0.0), sampling=PAIRS),
+    "pieces": replace(BASE, compute=replace(BASE.compute, accumulate=2)),
     "means": replace(BASE, start_at_means=True),
     "means_sharded": replace(BASE, start_at_means=True, parallel=SPREAD),
     # DDP refuses a network of which nothing is trained, and is there from the fourth step on

@@ -4,6 +4,7 @@ loggers, constants learned before the first step.
 
 import copy
 import importlib.util
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from likeness.eval.formats.runs import BEST
 from likeness.losses import VMF, Cosine
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.recipe import Compute, Optim, Schedule
+from likeness.toolkit.parallel.batch_norm import sync_batch_norms
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
 from likeness.toolkit.training.build import InPieces, Network, build, network_of
@@ -31,10 +33,9 @@ class Plain(nn.Module):
     move once.
     """
 
-    def __init__(self, norm: bool):
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.Identity):
         super().__init__()
-        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
-        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+        self.first, self.last, self.norm = nn.Linear(4, 8), nn.Linear(8, 3), norm(8)
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
@@ -54,7 +55,7 @@ def test_pieces_give_the_gradient_of_the_whole_batch():
     torch.manual_seed(0)
     x = torch.randn(9, 4, dtype=torch.float64)
     for pieces in (2, 4, 9):
-        whole = Network(None, Plain(False).double().eval())
+        whole = Network(None, Plain().double().eval())
         in_pieces = gradients(InPieces(whole, pieces), x)
         torch.testing.assert_close(in_pieces, gradients(whole, x), rtol=1e-12, atol=1e-12)
 
@@ -63,12 +64,20 @@ def test_features_of_a_front_end_that_is_trained_are_masked_too():
     def half(features: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return features * 0.5
 
-    frontend, backbone, waves = KaldiFbank(num_mels=4), Plain(False).eval(), torch.randn(2, 800)
+    frontend, backbone, waves = KaldiFbank(num_mels=4), Plain().eval(), torch.randn(2, 800)
     network = Network(frontend, backbone, mask=half)
     assert torch.equal(network(waves, None), backbone(frontend(waves)[0] * 0.5, None))
 
 
-@pytest.mark.parametrize("norm", [False, True])
+def synced(dim: int, **settings: Any) -> nn.Module:
+    return sync_batch_norms(nn.BatchNorm1d(dim, **settings), CPU)
+
+
+NORMS = (nn.BatchNorm1d, nn.SyncBatchNorm, synced)  # that of a GPU works alone on a CPU, too
+OF_ALL = [partial(norm, momentum=None) for norm in NORMS]  # the mean of all batches
+
+
+@pytest.mark.parametrize("norm", [nn.Identity, *NORMS, *OF_ALL])
 def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once(norm):
     torch.manual_seed(0)
     backbone = Plain(norm).double()
@@ -108,7 +117,7 @@ def test_options_train_and_resume(override, train):
 @pytest.mark.parametrize("compiled", [True, "graphs"])  # a CPU has no graphs
 def test_compiled_networks_give_the_same_gradient(compiled):
     torch.manual_seed(0)
-    backbone, x = Plain(True).double().eval(), torch.randn(6, 4, dtype=torch.float64)
+    backbone, x = Plain(nn.BatchNorm1d).double().eval(), torch.randn(6, 4, dtype=torch.float64)
     embedder: Any = SimpleNamespace(trains_frontend=False, backbone=backbone)
     network = network_of(Compute(compile=compiled), None, embedder, CPU)
     torch.testing.assert_close(gradients(network, x), gradients(Network(None, backbone), x))

@@ -3,6 +3,7 @@ variants, and what is refused.
 """
 
 import json
+import os
 import re
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.compare import load_variants
+from tests import tiny
 from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +87,12 @@ def whole(file, voices, tmp_path_factory):
     return out
 
 
+def change(file: Path) -> None:
+    """Change a file, but not its size."""
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def timeless(out: Path) -> dict[str, Any]:
     """The result without what a clock or a command line put there."""
     document: dict[str, Any] = json.loads((out / "comparison.json").read_text())
@@ -95,7 +103,9 @@ def timeless(out: Path) -> dict[str, Any]:
     return document
 
 
-def test_interrupted_equals_uninterrupted(whole, file, voices, tmp_path, ctrl_c_in_step, capsys):
+def test_interrupted_equals_uninterrupted(
+    whole, file, voices, data, tmp_path, ctrl_c_in_step, capsys
+):
     out = tmp_path / "out"
     options = "--variants arcface,simple --seeds 2 --reference arcface"
     arguments = command(file, voices, out, options)
@@ -104,11 +114,17 @@ def test_interrupted_equals_uninterrupted(whole, file, voices, tmp_path, ctrl_c_
     assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
     assert (out / "simple" / "seed-0").exists()
     assert not (out / "comparison.json").exists()
-    # A run that is half done is not continued by another recipe, and no seed is trained with it.
+    # A run that is half done is not continued by another recipe or on other data, and no seed is
+    # trained with them.
     (out / "arcface" / "seed-0").rename(tmp_path / "finished")
-    assert run_command(*arguments[:2], "optim.lr=0.01", *arguments[2:]) == 2
-    assert "holds a run of another recipe" in " ".join(capsys.readouterr().err.split())
-    assert not (out / "arcface" / "seed-0").exists()
+    change(next(data.rglob("*.flac")))
+    for others, says in (
+        ([*arguments[:2], "optim.lr=0.01", *arguments[2:]], "of another recipe"),
+        (command(file, data, out, options), "on other data"),
+    ):
+        assert run_command(*others) == 2
+        assert f"holds a run {says}" in " ".join(capsys.readouterr().err.split())
+        assert not (out / "arcface" / "seed-0").exists()
     (tmp_path / "finished").rename(out / "arcface" / "seed-0")
     assert run_command(*arguments) == 0
     assert timeless(out) == timeless(whole)
@@ -117,15 +133,34 @@ def test_interrupted_equals_uninterrupted(whole, file, voices, tmp_path, ctrl_c_
     assert all((out / score).read_bytes() == (whole / score).read_bytes() for score in scores)
 
 
-def test_finished_runs_are_not_done_again_and_other_recipes_refused(whole, file, voices, capsys):
+def test_finished_runs_are_not_done_again_and_other_recipes_refused(whole, file, data, capsys):
+    for recording in data.rglob("*.flac"):  # a copy that did not keep them
+        os.utime(recording, (1, 1))
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")}
-    again = partial(compare.compare, num_seeds=2, data=voices, out=whole)
+    again = partial(compare.compare, num_seeds=2, data=data, out=whole)
     again(variants(file, "arcface", "simple"), terms=compare.Terms("arcface"))
     assert capsys.readouterr().out.count("finished before") == 4
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")} == before
-    for change in ("optim.lr=0.01", "items.test_share=0.5"):
+    for setting in ("optim.lr=0.01", "items.test_share=0.5"):
         with pytest.raises(ValueError, match="holds a run of another recipe"):
-            again(variants(file, "arcface", overrides=[*SHORT, change]))
+            again(variants(file, "arcface", overrides=[*SHORT, setting]))
+    change(recording)
+    with pytest.raises(ValueError, match="holds a run on other data"):
+        again(variants(file, "arcface", "simple"), terms=compare.Terms("arcface"))
+
+
+@pytest.mark.parametrize("place", ["init", "weights"])
+def test_a_network_that_was_trained_anew_is_another_one(place, voices, tmp_path):
+    base = tiny.untrained(tmp_path / "base")
+    model = base / "last.safetensors"
+    weights = partial(tiny.BASE.backbone, weights=str(model))  # never built
+    named = {"init": {"init": str(base)}, "weights": {"backbone": weights}}[place]
+    recipe = replace(tiny.BASE, **named)
+    before = compare.listed(recipe, voices).digest
+    os.utime(model, (1, 1))
+    assert compare.listed(recipe, voices).digest == before
+    change(model)
+    assert compare.listed(recipe, voices).digest != before
 
 
 def verify(cells: list[comparison.Cell], sides: Any, target: Any, runs: Any, outcomes: Any) -> None:

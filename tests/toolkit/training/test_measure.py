@@ -14,6 +14,7 @@ import scipy.special
 import torch
 
 from likeness.data import Item, small_sets
+from likeness.eval.items.items import Items
 from likeness.eval.types import Trials
 from likeness.losses import VMF, Softmax, Triplet
 from likeness.metrics import balanced_accuracy, per_item, query_metrics
@@ -283,16 +284,17 @@ def unlisted(data: Path) -> list[Item]:
 def test_what_cannot_be_measured_is_refused(trained, tmp_path):
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
+    trained_by = model.classes, Items.of(recipe.items(NOWHERE))
     trained_on = Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
     with pytest.raises(ValueError, match="'4' is both trained and tested"):
-        measure.items_of(trained_on, NOWHERE, model.classes)
-    measure.items_of(replace(trained_on, disjoint=False), NOWHERE, model.classes)
+        measure.items_of(trained_on, NOWHERE, *trained_by)
+    measure.items_of(replace(trained_on, disjoint=False), NOWHERE, *trained_by)
     drawn = Retrieval(items=unlisted, num_samples=2, similarity="euclidean")
     with pytest.raises(ValueError, match="'euclidean'"):
         retrieval(model._replace(loss=VMF(8, 6)), NOWHERE, drawn)
     unknown = Classification(items=partial(some, labels={"4": 2, "7": 3}))
     with pytest.raises(ValueError, match="'7'"):
-        measure.items_of(unknown, NOWHERE, model.classes)
+        measure.items_of(unknown, NOWHERE, *trained_by)
     known = Classification(items=partial(some, labels={"4": 2}))
     with pytest.raises(ValueError, match="Triplet has no class vectors"):
         classification(model._replace(loss=Triplet(8, 6)), NOWHERE, known)

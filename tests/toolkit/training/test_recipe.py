@@ -15,10 +15,10 @@ import pytest
 import likeness.modalities
 from likeness.data import cub_items, folders
 from likeness.frontends import KaldiFbank
-from likeness.losses import ArcFace, SphereFaceR
+from likeness.losses import ArcFace, Joint, MemVir, SphereFaceR
 from likeness.recipe import Sampling, override, plan
 from likeness.toolkit.models.parts import describe, restore
-from likeness.toolkit.training.recipe import Optim, Schedule, check, fit_to_batches, load
+from likeness.toolkit.training.recipe import Optim, Schedule, check, fields_of, fit_to_batches, load
 from tests.tiny import BASE
 
 
@@ -35,6 +35,8 @@ def test_overrides_are_typed():
         assert override(BASE, [f"compute.compile={text}"]).compute.compile == value
     assert changed.items.keywords["split"] == "all"
     assert changed.tuning.rates == {"a.b": 0.1, "c": 2.0}
+    for text, steps in (("7", 7), ("20, 40", (20, 40))):
+        assert override(BASE, [f"loss.warmup_steps={text}"]).loss.keywords["warmup_steps"] == steps
     sphere: Any = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
     assert sphere.loss.keywords == {"version": 1}
     with pytest.raises(ValueError, match="`1` or `2`"):
@@ -52,11 +54,12 @@ def test_overrides_are_typed():
         ("loss.wrap=sometimes", "`monotone`, `easy`, `clamp`, `none`"),
         ("compute.cache=perhaps", "expected true or false"),
         ("compute.compile=fast", "`false`, `true` or `graphs`"),
+        ("loss.warmup_steps=1,2,3", "a whole number or comma-separated whole numbers"),
         ("augment.seconds=1,2,3", "expected comma-separated numbers"),
         ("tuning.rates=backbone:fast", "NAME:NUMBER"),
         ("optim.name=adamax", "`sgd`, `adam` or `adamw`"),
         ("optim.lr", "has no '='"),
-        ("loss=ArcFace", "changed in the recipe file"),
+        ("loss=ArcFace", "a part; .* changed in the recipe file"),
         ("modality.x=1", "cannot be set inside"),
     ],
 )
@@ -183,6 +186,8 @@ def test_passes_give_steps_and_everything_else_keeps_its_place():
     assert run.loss.keywords["warmup_steps"] == ends
     assert run.optim.lr == pytest.approx(1.6)
     assert fit_to_batches(run, 5_000) == run  # a second time changes nothing
+    balanced = replace(recipe, sampling=Sampling(40, items_per_class=4))
+    assert fit_to_batches(balanced, 30).schedule.steps == 150  # a batch of more draws than items
 
 
 def test_steps_that_passes_would_replace_are_refused():
@@ -204,7 +209,11 @@ def test_numbers_of_passes_keep_their_shares_where_steps_replace_them():
     run: Any = override(passes, [*changes, "schedule.eval_every=7"])
     assert run.schedule == Schedule(steps=3000, warmup_steps=120, eval_every=7, save_every=20)
     assert (run.tuning.freeze_until, run.tuning.average_last) == (300, 10)
-    assert run.loss.keywords["warmup_steps"] == (380, 780)
+    assert fields_of(run)["loss.warmup_steps"] == "380,780"
+    joint = partial(Joint, first=passes.loss, second=partial(MemVir, warmup_steps=15))
+    fields = fields_of(override(replace(passes, loss=joint), changes))
+    ends = fields["loss.first.warmup_steps"], fields["loss.second.warmup_steps"]
+    assert ends == ("380,780", "300")
     assert override(passes, ["schedule.epochs=0"]).schedule == replace(passes.schedule, epochs=0)
 
 

@@ -19,6 +19,7 @@ from likeness.eval.intervals import per_item
 from likeness.eval.metrics.verification import balanced_accuracy, eer
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.recipe import Choice, Classification, Range, Recipe, Retrieval, Search, Verification
+from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import search
@@ -225,9 +226,13 @@ def test_higher_is_better_and_failed_trials(tmp_path):
     two = replace(recipe().measure, metrics={"eer": eer, "accuracy": balanced_accuracy})
     upward = recipe(schedule=schedule, measure=two)
 
+    fails = {"trial-1": Diverged("the loss is nan"), "trial-2": RuntimeError("out of memory")}
+    tried = []
+
     def sometimes(made: Recipe, folder: Path) -> float:
-        if folder.name == "trial-1":
-            raise ValueError("the loss is nan")
+        tried.append(folder.name)
+        if folder.name in fails:
+            raise fails[folder.name]
         return bowl(made, folder)
 
     tune = partial(search.tune, upward, RANGES, variant="arcface", num_trials=4, score=sometimes)
@@ -235,12 +240,24 @@ def test_higher_is_better_and_failed_trials(tmp_path):
     scores = [trial["score"] for trial in tuned.trials]
     assert tuned.score == max(score for score in scores if score is not None)
     assert tuned.metric == "accuracy"  # whose direction the schedule states, not that of the first
-    assert scores[1] is None
-    assert tuned.trials[1]["failed"] == "the loss is nan"
+    assert scores[1:3] == [None, None]
+    assert [trial["failed"] for trial in tuned.trials[1:3]] == ["the loss is nan", "out of memory"]
+    tried.clear()
+    del fails["trial-2"]  # by its own settings; those of the other diverge again
+    _, again = tune(out=tmp_path / "up")
+    assert tried == ["trial-2"]
+    assert again.trials[2]["settings"] == tuned.trials[2]["settings"]
+    assert again.trials[2]["score"] is not None
     with pytest.raises(ValueError, match="on other data"):
         tune(out=tmp_path / "up", data="another digest")
+    one = partial(tune, num_trials=1, out=tmp_path / "none")
+    with pytest.raises(Interrupted):
+        one(score=Mock(side_effect=Interrupted))
+    with pytest.raises(ValueError, match="on other data"):
+        one(data="another digest")  # although no trial was finished
     with pytest.raises(ValueError, match=r"all 1 trials failed, .* lost"):
-        tune(num_trials=1, out=tmp_path / "none", score=Mock(side_effect=ValueError("lost")))
+        one(score=Mock(side_effect=ValueError("lost")))
+    assert one()[1].score is not None
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def two(variants, voices, tmp_path_factory):
     """What two processes make of each variant, until the second is killed."""
     out = tmp_path_factory.mktemp("two")
     events = ("means:start", "means_sharded:start", "sharded:cut", "whole:seeds", "whole:die")
-    ended = torchrun(Path(ranks.__file__), voices, out, *variants, *events)
+    ended = torchrun(Path(ranks.__file__), voices, out, *variants, "pieces", *events)
     (out / "stderr.txt").write_text(ended.stderr, encoding="utf-8")
     assert (out / "before-the-death").exists(), ended.stderr[-3000:]
     assert ended.returncode != 0
@@ -130,6 +130,19 @@ def test_two_processes_train_as_one(variant, alone, two):
     assert difference(load_file(alone / variant / LAST), load_file(two / variant / LAST)) < bound
     assert losses_of(two / variant) == pytest.approx(losses_of(alone / variant), rel=1e-6)
     assert len(losses_of(two / variant)) == 6
+
+
+def test_two_processes_train_in_pieces_as_one(alone, two, voices, tmp_path):
+    """Batch norm sees the first pieces of both processes, and then the second ones."""
+    order = torch.tensor([0, 1, 4, 5, 6, 2, 3, 7, 8])  # of 4 rows and 5
+
+    def reordered(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        rows = (None if tensor is None else tensor[order] for tensor in batch)
+        return step(run, Batch(*rows), recipe)
+
+    with ranks.in_float64():
+        fit(ranks.VARIANTS["pieces"], data=voices, out=tmp_path, step=reordered)
+    assert difference(numbers_of(tmp_path), numbers_of(two / "pieces")) < allowed(alone, "whole")
 
 
 def test_two_processes_measure_as_one(alone, two):

@@ -75,8 +75,25 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(name, tmp_path
     refused_before_a_step(lacking, tmp_path, "t10k-images")
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("items.validation_share=0", "270 items"),
+        ("items.validation_share=0.05", "218 items"),
+        ("items.seed=7", "items"),
+        ("measure.items.seed=7", "items"),
+        ("measure.calibrate_on.seed=7", "items"),
+    ],
+)
+def test_one_side_of_a_split_is_not_changed_alone(setting, says, tmp_path):
+    """Otherwise items are trained on, and calibrated, watched or tested on as well."""
+    changed = recipes.override(CLOSED, [setting])
+    refused_before_a_step(changed, tmp_path, f"{says} both trained and tested on")
+
+
 SPREAD = recipes.Parallel(spread_classes=True)
 WARMED = partial(losses.ArcFace, warmup_steps=(3, 10))
+JOINT = partial(losses.Joint, first=WARMED)
 
 
 def listed_too_early(data: Path, **_: object) -> list[Item]:
@@ -96,14 +113,18 @@ BEYOND = (
     [
         *((setting, setting.partition("=")[0]) for setting in BEYOND.split()),
         ("schedule.watch=accuracy", "watch"),
+        ("schedule.stop_after=3", "schedule.watch=, schedule.eval_every=0, "),
+        ({"schedule": Schedule(watch="eer", halve_after=3)}, "schedule.eval_every=0, "),
         ("sampling.batch_size=9", "multiple"),
         ("sampling.batch_size=1", "batch_size"),
         ("compute.accumulate=5", "accumulate=5 needs 10"),
         ("optim.lr=inf", "optim.lr=inf"),
         ("schedule.epochs=1e400", "schedule.epochs=inf"),
+        ({"optim": Optim(momentum=0.0, nesterov=True)}, "optim.momentum=0.0, optim.nesterov=True"),
         ({"loss": partial(losses.ArcFace, margin=math.inf)}, "loss.margin=inf"),
         ({"schedule": Schedule(steps=9, epochs=1, warmup_steps=10)}, "schedule.warmup_steps=10"),
         ({"schedule": Schedule(steps=9, epochs=1), "loss": WARMED}, "warmup_steps of the loss"),
+        ({"schedule": Schedule(steps=9, epochs=1), "loss": JOINT}, "warmup_steps of the loss"),
         ({"compute": Compute(compile="graphs", accumulate=2)}, "compute.accumulate=2"),
         ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
         ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
@@ -224,6 +245,20 @@ def test_the_corrected_command_begins_where_a_run_failed_before_its_first_checkp
     assert not any("of" in entry or "error" in entry for entry in entries)
     assert json.loads((out / "recipe.json").read_text())["optim"]["lr"] == 0.01
     assert (out / LAST).read_bytes() == (train(corrected, "alone") / LAST).read_bytes()
+
+
+def test_a_run_that_was_evaluated_before_its_first_checkpoint_starts_again(train, tmp_path, capsys):
+    watched = recipe(schedule=Schedule(steps=4, eval_every=2, save_every=4, watch="eer"))
+    with pytest.raises(TypeError):
+        train(watched, step=raising_at(3, TypeError("a mistake")))
+    left = {path.name for path in (tmp_path / "run").rglob("*")} - {lock.NAME}
+    assert left == {"best.safetensors", "log.jsonl", "recipe.json"}
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(replace(watched, seed=5))
+    out = train(watched)
+    assert "training begins anew" in capsys.readouterr().err
+    assert (out / LAST).read_bytes() == (train(watched, "alone") / LAST).read_bytes()
+    assert [entry["step"] for entry in read_log(out)] == [1, 2, 2, 3, 4, 4]
 
 
 @pytest.mark.parametrize("name", ["best.safetensors", "resume", None])
