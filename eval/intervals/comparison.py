@@ -251,8 +251,7 @@ def summarise(
     name.
 
     outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a
-    variant, or "" for the best mean of the metric best_by ("": the first); a mean that is NaN is no
-    best one.
+    variant, or "" for the best mean of best_by ("": the first metric); one that is NaN is no best.
     over_seeds: whether other seeds are asked about, too; not of systems that were trained once.
     Variants that were measured on another trial list than the reference get no difference: nothing
     pairs them.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -37,9 +37,6 @@ from likeness.eval.reports.page import (
 )
 from likeness.eval.results import footnotes
 from likeness.eval.types import Floats, counted, same_items
-
-if TYPE_CHECKING:
-    from likeness.eval.protocols.searching import SearchEvaluation
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5
@@ -118,14 +115,13 @@ def nearest(
 
 
 @step("drawing the page")
-def write_page(
-    path: str | Path, evaluation: "SearchEvaluation", *, media: Media, command: str
-) -> None:
+def write_page(path: str | Path, evaluation: Any, *, media: Media, command: str) -> None:
     """Write the page of a retrieval or an identification.
 
     Args:
         path: of the page; its folder is made.
-        evaluation: what was measured. Of several galleries, the first one's items are shown.
+        evaluation: a `likeness.eval.protocols.searching.SearchEvaluation`, which imports this
+            module. Of several galleries, the first one's items are shown.
         media: shows items by their ids.
         command: makes the page again.
     """

@@ -485,7 +485,7 @@ def list_pairs(
         pairs = read_pairs(listed, columns=columns)
     else:
         refuse_unused("pairs in memory", columns=columns)
-        pairs = [PairRow(str(pair[0]), str(pair[1]), *map(_label, pair[2:3])) for pair in listed]
+        pairs = [PairRow(str(pair[0]), str(pair[1]), _label(*pair[2:3])) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
     names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
@@ -494,8 +494,8 @@ def list_pairs(
     return pairs, path_of
 
 
-def _label(value: Any) -> bool | None:
-    """The label of a pair; None for None."""
+def _label(value: Any = None) -> bool | None:
+    """The label of a pair, None where there is none."""
     return None if value is None else bool(boolean_labels("pairs", [value])[0])
 
 
