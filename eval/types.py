@@ -15,7 +15,7 @@ from itertools import compress
 from numbers import Real
 from posixpath import normpath
 from typing import Any, TypeVar, cast
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,17 @@ def check_counts(
         if not is_whole or not least <= cast(int, value) <= most:
             limits = f"from {least}" + ("" if math.isinf(most) else f" to {most:,}")
             raise LikenessError(f"{name}: {value!r} is no whole number {limits}; correct it")
+
+
+def is_printable(text: str) -> bool:
+    """Whether all characters of a text can be seen, or are blanks of any alphabet.
+
+    Of blanks, Python's `isprintable` knows that of ASCII alone.
+
+    >>> is_printable("Yamada\u3000Taro"), is_printable("ann\\n")
+    (True, False)
+    """
+    return all(letter.isprintable() or category(letter) == "Zs" for letter in text)
 
 
 def nfc(text: str) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date as Date
 from typing import Any, Literal, NamedTuple
-from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
 from likeness.eval.intervals.subjects import CONNECTED
 from likeness.eval.metrics.verification import AnyFloats, measured_eer, measured_tar, sort_scores
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.types import Scores, Trials, check_counts, counted
+from likeness.eval.types import Scores, Trials, check_counts, counted, is_printable
 
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
 _BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
@@ -140,9 +139,7 @@ class Thresholds:
         subjects = () if self.subjects is None else (self.subjects,)
         counts = (self.unlabelled,) if self.unlabelled else (self.targets, self.nontargets)
         check_counts("trials and subjects", (*counts, *subjects))
-        # Python takes no blank but that of ASCII for printable.
-        shown = all(letter.isprintable() or category(letter) == "Zs" for letter in self.data)
-        if not self.data or not shown:
+        if not self.data or not is_printable(self.data):
             raise LikenessError(f"{self.data!r} is no name of data; give a printable one")
         if not all(map(math.isfinite, self.centre)):
             raise LikenessError(f"the mean of {self.data} is not finite; estimate it anew")

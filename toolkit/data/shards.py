@@ -37,7 +37,7 @@ from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import files_below, list_items
 from likeness.eval.option import if_option
-from likeness.eval.types import name_first
+from likeness.eval.types import is_printable, name_first
 from likeness.eval.writing import atomic_folder, write_text
 from likeness.toolkit.sources import is_source, source_of
 
@@ -355,7 +355,7 @@ def _fields(ending: str, content: bytes) -> dict[str, str]:
     except (ValueError, RecursionError, AttributeError):
         return {}
     names = {name: str(value) for name, value in values.items() if type(value) in (str, int)}
-    return {name: text for name, text in names.items() if text.isprintable()}
+    return {name: text for name, text in names.items() if is_printable(text)}
 
 
 def _member(stated: _Stated, key: str, ending: str, offset: int, size: int) -> Member:

@@ -32,7 +32,7 @@ from likeness.eval.metrics.unlabelled import subtract_centre
 from likeness.eval.scoring.origin import contradictions
 from likeness.eval.scoring.threshold_files import thresholds_of, thresholds_text
 from likeness.eval.scoring.thresholds import Thresholds
-from likeness.eval.types import Floats32, nfc
+from likeness.eval.types import Floats32, is_printable, nfc
 from likeness.toolkit.gallery import media
 from likeness.toolkit.gallery._search import PRODUCTS, angular_bias, as_asked, is_product
 from likeness.toolkit.gallery.faiss import FaissStore
@@ -518,7 +518,7 @@ def _refuse_names(subjects: Sequence[str], rows: int) -> None:
     if len(subjects) != rows:
         raise LikenessError(f"{len(subjects)} subjects for {rows} embeddings; each needs one")
     for name in dict.fromkeys(subjects):
-        if not 0 < len(name) <= MAX_SUBJECT or not name.isprintable() or name != name.strip():
+        if not 0 < len(name) <= MAX_SUBJECT or not is_printable(name) or name != name.strip():
             raise LikenessError(
                 f"the subject {name[:40]!r} is no usable name; a name has 1 to {MAX_SUBJECT} "
                 "printable characters, and no blanks at its ends"

@@ -195,7 +195,7 @@ def test_wrong_input_is_refused_and_changes_nothing(kind, place):
         with pytest.raises(LikenessError):
             open_gallery(where, wrong)
     gallery = open_gallery(where, META)
-    gallery.enrol(embedded(np.eye(3)), ["ann", "ann", "bob"])
+    gallery.enrol(embedded(np.eye(3)), ["ann", "ann", "Yamada\u3000Taro"])
     before = sorted(gallery.entries())
     other, cropped = META | {"model": "b" * 64}, META | {"crops": "3 x 4 s, mean"}
     for wrong_rows, reason in (
