@@ -65,7 +65,7 @@ def test_a_full_output_is_named_and_a_reader_that_has_gone_ends_the_command(tmp_
     (tmp_path / "trials.txt").write_text("".join(pairs))
     line[3:] = ["score", "--trials", "trials.txt", "--embeddings", "e.npz", "--out", "/dev/stdout"]
     with Popen(line, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True) as process:
-        assert process.stdout.readline().startswith("1 0 ")
+        assert process.stdout.readline().startswith("enrol probe score label")
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 0
