@@ -192,7 +192,7 @@ def list_most(
     """List recordings or images, whichever most files of the data are by their endings.
 
     Args:
-        data: As for `items`.
+        data: Whatever `list_items` takes, tar shards, or a .rec file of faces.
         modality: What the items are, where that is known.
         listing: As for `list_items`.
 
@@ -203,7 +203,8 @@ def list_most(
     Raises:
         LikenessError: The data do not exist. No file has an ending that is known.
     """
-    if data.suffix == ".rec" and data.is_file():  # faces alone have these
+    if data.suffix == ".rec" and data.is_file() and modality in (None, "face"):
+        refuse_unused(str(data), columns=listing.get("columns"), label=listing.get("label"))
         return _records(data), "face"
     sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
     suffixes = suffixes_of(modality) if modality else (*sounds, *pictures)

@@ -262,13 +262,13 @@ def _labelled(table: Table, trials: Trials) -> Table:
     """The table in which a row without a label has that of its trial in the list, if it has one."""
     if trials.target is None or "label" not in table.roles or "" not in table.column("label").keys:
         return table
-    blind = trials_of(table._replace(roles=tuple(r.replace("label", "") for r in table.roles)))
-    want, have = pair_numbers(trials, blind)
-    text_of = dict(zip(want.tolist(), map("01".__getitem__, trials.target.tolist()), strict=True))
-    rows = zip(table.column("label").texts(), have.tolist(), strict=True)
-    labels = Column.of([text or text_of.get(pair, "") for text, pair in rows])
-    sides = zip(table.roles, table.columns, strict=True)
-    return table._replace(columns=[labels if role == "label" else of for role, of in sides])
+    blind = table._replace(roles=tuple("" if r == "label" else r for r in table.roles))
+    listed, scored = pair_numbers(trials, trials_of(blind))
+    label_of = dict(zip(listed.tolist(), np.where(trials.target, "1", "0").tolist(), strict=True))
+    rows = zip(table.column("label").texts(), scored.tolist(), strict=True)
+    labels = Column.of([text or label_of.get(pair, "") for text, pair in rows])
+    columns = zip(table.roles, table.columns, strict=True)
+    return table._replace(columns=[labels if role == "label" else of for role, of in columns])
 
 
 def _complete(table: Table) -> Table:

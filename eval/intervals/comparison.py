@@ -251,7 +251,8 @@ def summarise(
     name.
 
     outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a
-    variant, or "" for the best mean of best_by ("": the first metric); one that is NaN is no best.
+    variant; "" takes the one with the best mean of the metric best_by, by default the first. A mean
+    that is NaN is never the best.
     over_seeds: whether other seeds are asked about, too; not of systems that were trained once.
     Variants that were measured on another trial list than the reference get no difference: nothing
     pairs them.
@@ -269,13 +270,13 @@ def summarise(
         for metric in metrics
         if any(metric in outcome.values for outcome in runs.values())
     ]
-    first = {
+    means = {
         cell.variant: cell.mean
         for cell in cells
         if cell.metric == (best_by or metrics[0]) and not np.isnan(cell.mean)
     }
-    if not reference and first:
-        reference = (max if higher_is_better else min)(first, key=first.__getitem__)
+    if not reference and means:
+        reference = (max if higher_is_better else min)(means, key=means.__getitem__)
     against = outcomes.get(reference, {})
     differences = {
         i: each

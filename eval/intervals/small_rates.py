@@ -13,7 +13,7 @@ it is the chance that a new score lies beyond the most extreme of n, whatever th
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -193,20 +193,19 @@ def note_few_errors(
     }
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True)
+class Plan:
     """What a test is to show: a false-accept rate, and how far either end of its interval may be
     from it, as a share of it.
+
+    Raises:
+        LikenessError: There is no such rate, or no such share.
     """
 
     far: float
     width: float
 
-    def check(self) -> None:
-        """Refuses a plan that no number of people fulfils.
-
-        Raises:
-            LikenessError: There is no such rate, or no such share.
-        """
+    def __post_init__(self) -> None:
         if not (LEAST_PLANNED <= self.far < 1 and 1e-3 <= self.width <= 1e3):
             raise LikenessError(f"plan far={self.far:g},width={self.width:g}: give {_FORM}")
 
@@ -236,12 +235,7 @@ class Plan(NamedTuple):
         return math.ceil(pairs), max(2, math.ceil(half + math.sqrt(rest)))
 
     def text(self, level: float = 0.95, correlation: float | None = None) -> str:
-        """How many people a test needs, in words; correlation: None where nobody measured it.
-
-        Raises:
-            LikenessError: As `check`.
-        """
-        self.check()
+        """How many people a test needs, in words; correlation: None where nobody measured it."""
         known = "if the errors of one person are independent: SCORES of a first test say whether"
         if correlation is not None:
             known = f"as errors of pairs that share a person correlate by {correlation:.2g} here"
@@ -270,9 +264,7 @@ def parse_plan(text: str) -> Plan:
     stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
     if stated is None:
         raise LikenessError(f"plan {text!r}: give {_FORM}")
-    made = Plan(*map(float, stated.groups()))
-    made.check()
-    return made
+    return Plan(*map(float, stated.groups()))
 
 
 def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float | None:

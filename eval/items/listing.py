@@ -138,8 +138,8 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
     Args:
         folder: The folder with wav.scp. Where it has segments, their utterances are the items,
             stretches of the recordings, of the channel in a fifth field, which counts from 0;
-            otherwise the recordings are. reco2file_and_channel says which channel of its file a
-            recording is, where several share the file or the file has the name that stands there.
+            otherwise the recordings are. reco2file_and_channel (`recording call channel`) says
+            which channel a recording is, if its file is called CALL or holds several recordings.
             Speakers are in utt2spk, and their sex in spk2gender.
         root: The folder that relative paths of wav.scp start from.
 

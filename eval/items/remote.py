@@ -28,6 +28,10 @@ _NAMING = re.compile(
     r"|CONFIG_FILE|SHARED_CREDENTIALS_FILE)|gc?s:GOOGLE_APPLICATION_CREDENTIALS"
     r"|(az|abfss?):AZURE_STORAGE_.*)"
 )
+_CREDENTIALS = {  # by the extra of a store
+    "s3": ", such as AWS_PROFILE, or FSSPEC_S3_ANON=true for a public bucket",
+    "gcs": ", such as GOOGLE_APPLICATION_CREDENTIALS, or FSSPEC_GS_TOKEN=anon for a public bucket",
+}
 _named: set[str] = set()  # schemes that are known to be named: a list may have millions of URLs
 
 
@@ -171,6 +175,5 @@ def asked(url: str) -> Iterator[tuple[Any, str]]:
         install = f"install its package (`{install_line(extra)}`), or " if extra else ""
         raise Unreachable(
             f"{url}: the store cannot be reached or refuses the credentials ({reason}); {install}"
-            f"give them by the environment, as fsspec reads it (FSSPEC_{scheme.upper()}_KEY=...), "
-            f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
+            f"give credentials by the environment{_CREDENTIALS.get(extra or '', '')}"
         ) from None

@@ -199,7 +199,7 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
     return None, (
         f"none of the stored thresholds holds here: they are for [{entries[0].origin.system}], and "
         f"these scores are [{system}]; measure them anew with `{SAVE}`, from scores of this model "
-        "by `likeness score` without further options"
+        "by `likeness embed` and `likeness score` without further options"
     )
 
 
@@ -228,7 +228,7 @@ class Rule:
         if not (is_far and is_number):
             both = f"far {far} and threshold {number}: give one of them"
             raise LikenessError(f"{both}, a rate between 0 and 1, eer, or a finite number")
-        if number is not None:  # a number of NumPy would make verdicts that are none of Python's
+        if number is not None:  # of NumPy, it would make verdicts that are no bool
             object.__setattr__(self, "threshold", float(number))
 
     def decide(

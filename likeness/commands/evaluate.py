@@ -90,7 +90,7 @@ def evaluate(
     stored = save_to and evaluation.save_thresholds(save_to, guarantee=guarantee, replaces=force)
     write_evaluation(evaluation, json, report, media=media)
     if planned is not None:
-        say(f"\n{evaluation.plan(*planned)}")
+        say(f"\n{evaluation.plan(planned.far, planned.width)}")
     if stored:
         say(f"\n{stored}\nkept with {save_to}")
     if met:

@@ -25,8 +25,7 @@ def threshold(loaded_by: Call[Model], estimated_by: Call[Thresholds]) -> None:
     """
     model, typed = loaded_by["--model"], loaded_by.words()
     if model is None:
-        root = estimated_by["--root"]
-        model = model_of_data(estimated_by["--unlabelled"], **({"root": root} if root else {}))
+        model = model_of_data(estimated_by["--unlabelled"], root=estimated_by["--root"])
         typed = ["--model", model, *typed]
     estimated = estimated_by(loaded_by(model=model))
     for point in estimated.points:

@@ -115,8 +115,8 @@ def _of_config(config: Path, num_mels: int) -> dict[str, Any]:
         stated = {**dataset, **fbank, **cmvn}
     except (AttributeError, TypeError):
         raise LikenessError(f"{config}: dataset_args are no names and values") from None
-    needed = {"frontend": "fbank", "num_mel_bins": num_mels, "cmvn": True}
-    needed = {**needed, "norm_mean": True, "norm_var": False}
+    needed = {"frontend": "fbank", "num_mel_bins": num_mels}
+    needed |= {"cmvn": True, "norm_mean": True, "norm_var": False}
     known = [*needed, *_OF_WESPEAKER, "dither"]  # which is for training only
     if unknown := [str(name) for name in (*fbank, *cmvn) if name not in known]:
         raise LikenessError(

@@ -124,6 +124,7 @@ class Network:
         }
         for where, names in unread.items():
             for name in names:
+                # mean is 0.0 where it was not given
                 if getattr(self, name) not in (getattr(Network, name), 0.0):
                     raise LikenessError(f"Network: {name} changes nothing {where}; leave it out")
 

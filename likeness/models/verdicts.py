@@ -391,7 +391,7 @@ class VerifiedPairs:
         elif decided:
             lines.append("decided by the probability, at one half; thresholds are of the score")
         decided = [row for row in decided if row.label is not None]
-        wrong = [row for row in decided if row.accepted != row.label]
+        wrong = [row for row in decided if row.accepted is not row.label]
         if labelled := len(decided):
             false_accepts = sum(bool(row.accepted) for row in wrong)
             false_rejects = len(wrong) - false_accepts

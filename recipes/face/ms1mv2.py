@@ -240,6 +240,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds lfw.bin, ...")
     parser.add_argument("--json", type=Path, required=True, help="the file for the accuracies")
     options = parser.parse_args()
+    if not all(text.startswith("measure.trials.sets=") for text in options.settings):
+        parser.error("the only setting is measure.trials.sets=NAME,...")
     model = likeness.load(options.run)
     values = {}
     for name in override(SIMPLE, options.settings).measure.trials.keywords["sets"]:

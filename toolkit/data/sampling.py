@@ -121,7 +121,7 @@ def draws(
 
 
 def batches_per_epoch(num_items: int, sampling: Sampling) -> int:
-    """Returns how many batches an epoch has: a class-balanced one may draw more than all items."""
+    """Returns how many whole batches an epoch has; at least one, even of fewer items than that."""
     return max(1, num_items // sampling.batch_size)
 
 

@@ -275,8 +275,8 @@ def _refuse_other_run(folder: Path, variant: Listed, seed: int) -> None:
     if stated.get("data", variant.digest) != variant.digest:
         raise LikenessError(
             f"{folder} holds a run on other data, or from another network or file that its recipe "
-            "names; compare with the same (where copies of over 64 MiB keep their times), or "
-            "choose another --out"
+            "names; give the same ones (copies of over 64 MiB need their old times), or choose "
+            "another --out"
         )
 
 

@@ -213,8 +213,10 @@ def items_of(
         check_unique(items, "test items")
         if isinstance(settings, Classification):
             _numbers(items, classes)
-            tested = {*items.each_id()}
-            if both := [id for id in trained.each_id() if id in tested]:
+            tested = {item.id: (item.path, item.span) for item in items}
+            rows = [row for row, id in enumerate(trained.each_id()) if id in tested]
+            alike = map(trained.__getitem__, rows)  # files of two folders may have equal ids
+            if both := [item.id for item in alike if tested[item.id] == (item.path, item.span)]:
                 raise LikenessError(
                     f"{name_first(both)}: {counted(len(both), 'item')} both trained and tested on; "
                     "set the shares and the seed of the split alike in items and all of measure"

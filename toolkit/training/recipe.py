@@ -76,7 +76,8 @@ class Schedule:
             at the end.
         save_every: Steps between checkpoints.
         watch: The metric that selects the best model, which is then used; "" selects none.
-        higher_is_better: Whether a higher value of this (or the first) metric is better.
+        higher_is_better: Whether a higher value of the watched metric is better; without
+            one, of the first metric.
         halve_after: Halve the rate after N evaluations without a better value; 0 never does.
         stop_after: Stop after N evaluations without a better value; 0 never does.
     """

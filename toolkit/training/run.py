@@ -194,7 +194,7 @@ def is_unfinished(out: Path, description: str, steps: int, stop_after: int) -> b
         newest = latest(out)
     except (LikenessError, OSError):
         return False
-    if newest is None:  # an evaluation came before the first checkpoint, or a kill while it came
+    if newest is None:  # it ended before its first checkpoint, or while that was written
         return not (out / LAST).is_file() or any(True for _ in out.glob(f"{RESUME}/*"))
     state = newest[1]
     stopped = stop_after and state["plateau"]["since_best"] >= stop_after
@@ -235,14 +235,14 @@ def holds_checkpoint(out: Path) -> bool:
 def prepare_folder(out: Path, description: str) -> None:
     """Make the run's folder, after `check_folder`.
 
-    What a killed run left half-written is removed, and so is the log of a run that ended before its
-    first checkpoint. The main process calls this.
+    What a killed run left half-written is removed, and so is the log of a run without a whole
+    checkpoint. The main process calls this.
     """
     if (out / RECIPE).is_file() and latest(out) is None:
         say(
             one_line(
-                f"{out} holds a run that ended before its first checkpoint; training begins anew, "
-                f"and its {RECIPE} and {LOG} are replaced"
+                f"{out} holds no state that a run can go on from; training begins anew, and its "
+                f"{RECIPE} and {LOG} are replaced"
             ),
             error=True,
         )

@@ -239,7 +239,7 @@ def test_the_corrected_command_begins_where_a_run_failed_before_its_first_checkp
     capsys.readouterr()
     corrected = short(schedule=Schedule(steps=4), optim=Optim(lr=0.01))
     train(corrected, resume=resume)
-    assert capsys.readouterr().err.count("ended before its first checkpoint") == 1
+    assert capsys.readouterr().err.count("holds no state that a run can go on from") == 1
     entries = read_log(out)
     assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
     assert not any("of" in entry or "error" in entry for entry in entries)
