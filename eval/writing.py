@@ -92,9 +92,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text in UTF-8 with `atomic_path`, with its line ends as they are."""
+    """Writes a text in UTF-8 with `atomic_path`, with its line ends as they are.
+
+    Bytes of a file's name that are not UTF-8 appear as \\udcff.
+    """
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def write_json(path: str | Path, value: object, *, allow_nan: bool = True) -> None:

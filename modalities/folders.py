@@ -5,6 +5,7 @@ shards, a list, a table, a Kaldi folder or an RTTM file (likeness.eval.items.lis
 faces also RecordIO files.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,7 +19,7 @@ from likeness.eval.items.listing import files_below, is_plain_folder, list_items
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import if_option
-from likeness.eval.types import Trials, name_first, quoted
+from likeness.eval.types import Trials, counted, name_first, quoted
 from likeness.modalities.speaker.audio import SpeedItems, speed_copies
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.splits import hold_out
@@ -221,6 +222,9 @@ def list_most(
         )
     modality = "speaker" if voices >= images else "image"
     if is_plain_folder(data):
+        if others := len(listed) - max(voices, images):
+            text = f"{data}: most files are {'recordings' if voices >= images else 'images'}"
+            warnings.warn(f"{text}; {counted(others, 'other')} passed over", stacklevel=2)
         listed = listed.take(np.flatnonzero(np.isin(endings, suffixes_of(modality))))
     return listed, modality
 

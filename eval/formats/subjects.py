@@ -12,7 +12,7 @@ from likeness.eval.formats.column_names import choose, role_of
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column, text_of
 from likeness.eval.formats.row_names import name_rows
-from likeness.eval.types import item_id, nfc
+from likeness.eval.types import item_id, item_keys, nfc, number_items, quoted
 
 Names = File | Mapping[str, str]
 
@@ -73,13 +73,16 @@ def read_mapping(
         listed["id"] = Column.of(names)
     ids, values = tables.as_ids(listed["id"]), listed["label"]
     value_of = np.zeros(len(ids.keys), dtype=np.int32)
+    (item_of,) = number_items(ids.keys)  # one for all spellings of an id
+    rows = item_of[ids.codes]
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
-    value_of[ids.codes] = values.codes
-    bad = np.flatnonzero(value_of[ids.codes] != values.codes)
+    value_of[rows] = values.codes
+    bad = np.flatnonzero(value_of[rows] != values.codes)
     if bad.size or "" in ids.keys + values.keys:
         wrong = f"{ids.keys[ids.codes[bad[0]]]!r} has more than one" if bad.size else "an id has no"
         raise LikenessError(f"{path}: {wrong} {column}; each id needs one: correct the lines")
-    return {name: values.keys[i] for name, i in zip(ids.keys, value_of.tolist(), strict=True)}
+    number_of = zip(ids.keys, value_of[item_of].tolist(), strict=True)
+    return {name: values.keys[i] for name, i in number_of}
 
 
 def read_durations(path: str | Path) -> dict[str, float]:
@@ -159,10 +162,20 @@ def names_of(names: Names | None) -> Mapping[str, str] | None:
 
     A mapping gives the texts that a file would give, and "" where a value is missing.
 
+    Raises:
+        LikenessError: An item has two values, under two spellings of its id; and as `read_mapping`.
+
     Example:
         >>> names_of({"ann\\\\1.wav": "ann", 2: 0, "bob/1.wav": float("nan")})
         {'ann/1.wav': 'ann', '2': '0', 'bob/1.wav': ''}
     """
-    if isinstance(names, Mapping):
-        return {item_id(str(id)): nfc(text_of(name)) for id, name in names.items()}
-    return None if names is None else read_mapping(Path(names))
+    if not isinstance(names, Mapping):
+        return None if names is None else read_mapping(Path(names))
+    ids, texts = [item_id(str(id)) for id in names], [nfc(text_of(each)) for each in names.values()]
+    keys = item_keys(ids)
+    text_of_item = dict(zip(keys, texts, strict=True))
+    for id, key, text in zip(ids, keys, texts, strict=True):
+        if text_of_item[key] != text:
+            both = f"{quoted(text)} and {quoted(text_of_item[key])}"
+            raise LikenessError(f"{quoted(id)} has two names, {both}; each id needs one")
+    return dict(zip(ids, texts, strict=True))

@@ -27,7 +27,7 @@ from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import Compared, name_equal
 from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.scoring.origin import Origin, contradictions
-from likeness.eval.scoring.threshold_files import find
+from likeness.eval.scoring.threshold_files import Rule, find
 from likeness.eval.scoring.thresholds import Thresholds
 from likeness.eval.types import Ints, Scores, Trials, name_first, respell
 
@@ -49,7 +49,8 @@ def limits_for(
     Raises:
         LikenessError: The stored ones are of other scores, or there are none.
     """
-    own = {} if threshold is None else {"share_accepted": (threshold, "a number of your own")}
+    number = Rule(threshold).threshold  # which refuses what is not finite
+    own = {} if number is None else {"share_accepted": (number, "a number of your own")}
     if thresholds is None:
         return own
     if isinstance(thresholds, Thresholds):

@@ -308,6 +308,7 @@ def _read(
     listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=of_list)
     enrol = embeddings_of(embeddings, of_rows)
     items_of = read_enrolment(Path(models)) if isinstance(models, str | PathLike) else models
+    items_of = items_of and {str(model): items for model, items in items_of.items()}
     other = None if probe is None else embeddings_of(probe, of_rows)
     if strip_extension:
         asked = [*listed.enrol_ids, *listed.probe_ids]

@@ -21,7 +21,7 @@ from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.option import Option
 from likeness.eval.scoring.normalization import check_cohort
 from likeness.eval.scoring.plda import ARRAYS, Plda, load_plda
-from likeness.eval.types import check_choice, check_counts
+from likeness.eval.types import check_choice, check_counts, item_keys, respell
 
 Norm = Literal["as", "s", "z", "t"]
 Pooling = Literal["mean", "norm_weighted"]
@@ -188,7 +188,8 @@ class Scoring:
     def _cohort_digest(self) -> str:
         """The digest of the cohort's rows and subjects, which their order does not change."""
         assert self.cohort is not None
-        ids, subject_of = self.cohort.ids, self.cohort_subjects or {}
+        ids, subject_of = item_keys(self.cohort.ids), self.cohort_subjects or {}
+        subject_of = respell(subject_of, ids)
         order = sorted(range(len(ids)), key=ids.__getitem__)
         names = [(ids[row], subject_of.get(ids[row], "")) for row in order]
         return _short_digest(self.cohort.matrix[order], names=repr(names))

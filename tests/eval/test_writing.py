@@ -3,6 +3,7 @@ stays, and all reaches the disk in order.
 """
 
 import errno
+import json
 import os
 import signal
 from pathlib import Path
@@ -136,3 +137,9 @@ def test_an_open_pipe_is_written(tmp_path):
     finally:
         for end in ends:
             os.close(end)
+
+
+def test_names_that_are_not_utf8_are_written_as_their_bytes(tmp_path):
+    names = {"caf\udce9/s.txt": "Zo\u00eb"}
+    writing.write_json(tmp_path / "inputs.json", names)
+    assert json.loads((tmp_path / "inputs.json").read_text(encoding="utf-8")) == names

@@ -139,6 +139,7 @@ def test_mapping(tmp_path: Path) -> None:
     assert mapping('"u\t1","Doe, J"\nu2,s\n') == {"u\t1": "Doe, J", "u2": "s"}
     for wrong, says in (
         ("u1 s1\nu2 s1\nu1 s2\n", "'u1'"),
+        ("a/u1 s1\n./a/u1 s2\n", "more than one"),
         ("u1 s1 x\n", "fields"),
         ("u1,s\nu2,\n", "no subject"),
         ("path,label,start\na,s,0:05\n", r"list\.txt: a time is no number of seconds.*0:05"),
@@ -156,3 +157,5 @@ def test_a_mapping_in_memory_gives_the_names_that_a_file_would_give() -> None:
     for missing in (None, float("nan"), pandas.NA, " "):
         with pytest.raises(LikenessError, match=r"1 of 4 ids have no label \('d'\)"):
             retrieve(rows, labels=labels | {"d": missing})
+    with pytest.raises(LikenessError, match=r"'b' has two names, '0' and 'x'"):
+        retrieve(rows, labels=labels | {"./b": "x"})

@@ -148,6 +148,8 @@ def test_stored_thresholds_of_the_model_count_what_they_accept(tmp_path):
     likeness.evaluate(scored[2], of_all).save_thresholds(tmp_path / "other.json")
     with pytest.raises(LikenessError, match="of these scores"):
         likeness.evaluate(scored[1], settings, thresholds=tmp_path / "other.json")
+    with pytest.raises(LikenessError, match="a finite number"):
+        likeness.evaluate(scored[1], settings, threshold=np.nan)
     with pytest.raises(LikenessError, match="target trials alone"):
         likeness.evaluate(scored[0], of_all, thresholds=stored)
 

@@ -76,6 +76,8 @@ def test_data_of_which_nobody_names_the_model_are_what_most_items_are(tmp_path):
     (kaldi / "wav.scp").write_text("a recordings/meeting.wav\n")
     shard = tar(tmp_path / "faces.tar", [("ann/1.jpg", b"a picture"), ("bob/1.jpg", b"another")])
     made_for = {album.parent: bundled.FACE, shard: bundled.FACE, kaldi: bundled.VOICE}
+    with pytest.warns(UserWarning, match="most files are images; 1 other passed over"):
+        bundled.model_of_data(album.parent)
     for data, model in {**made_for, recordings / "other.wav": bundled.VOICE}.items():
         assert bundled.model_of_data(data) == model, data
     assert bundled.model_of_data(rttm, root=recordings) == bundled.VOICE
