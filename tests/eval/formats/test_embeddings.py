@@ -156,7 +156,7 @@ def test_other_suffixes(tmp_path: Path, name: str) -> None:
     [("e.npz", "a\0"), ("e.ark", "a b"), ("e.ark", ""), ("e.ark", "a\n"), ("e.parquet", "\ud800")],
 )
 def test_writing_refuses_ids_it_cannot_give_back(tmp_path: Path, name: str, bad: str) -> None:
-    with pytest.raises(LikenessError, match="ids|not UTF-8"):
+    with pytest.raises(LikenessError, match=r"ids|not UTF-8"):
         write_embeddings(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
     assert list(tmp_path.iterdir()) == []
 
