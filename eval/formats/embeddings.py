@@ -100,9 +100,8 @@ class Embeddings:
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
-        keys = item_keys(self.ids)  # in which two spellings of an item are equal
-        if len(self._row if keys is self.ids else {*keys}) != len(self.ids):
-            repeated = Counter(keys).most_common(1)[0][0]
+        if len(self._row) != len(self.ids):
+            repeated = Counter(self.ids).most_common(1)[0][0]
             raise LikenessError(f"embeddings: {quoted(repeated)} is there twice; rename one item")
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])

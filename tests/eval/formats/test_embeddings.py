@@ -156,7 +156,7 @@ def test_other_suffixes(tmp_path: Path, name: str) -> None:
     [("e.npz", "a\0"), ("e.ark", "a b"), ("e.ark", ""), ("e.ark", "a\n"), ("e.parquet", "\ud800")],
 )
 def test_writing_refuses_ids_it_cannot_give_back(tmp_path: Path, name: str, bad: str) -> None:
-    with pytest.raises(LikenessError, match=r"ids|not UTF-8"):
+    with pytest.raises(LikenessError, match="ids"):
         write_embeddings(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
     assert list(tmp_path.iterdir()) == []
 
@@ -263,9 +263,3 @@ def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypat
     assert path.stat().st_size < 1 << 20
     with pytest.raises(LikenessError, match=f"{(64 + 4 * 50) * count} bytes"):
         read_embeddings(path)
-
-
-@pytest.mark.parametrize("again", ["a/1", "./a/1", "a//1"])
-def test_an_item_is_there_once_however_its_id_is_spelled(again: str) -> None:
-    with pytest.raises(LikenessError, match="'a/1' is there twice"):
-        Embeddings(("a/1", "b", again), np.eye(3))
