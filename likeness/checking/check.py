@@ -412,17 +412,19 @@ def check(
     items, kind = list_of(folder, modality)
     tested = Items.of([]) if test is None else list_of(Path(test), kind)[0]
     vectors = None if embeddings is None else embeddings_of(embeddings)
-    is_shards = partial(shards.are_at, suffixes=suffixes_of(kind))
+
+    def is_by_folder(path: Path) -> bool:
+        """Whether the first folders are the labels; shards have labels of their own."""
+        return is_plain_folder(path, label) and not shards.are_at(path, suffixes_of(kind))
+
     for source, listed in ((data, items), (test, tested)):
-        if source is None or not is_plain_folder(Path(source), label):
-            continue
-        if not is_shards(Path(source)):
+        if source is not None and is_by_folder(Path(source)):
             check_levels(listed.ids, source)
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
     result = Checked(str(data), kind, items, seen[: len(items)], decoded, clean)
-    plain = folder if is_plain_folder(folder, label) and not is_shards(folder) else None
+    plain = folder if is_by_folder(folder) else None
     result._add_all(plain, passed_over, tested, seen[len(items) :])
     if vectors is not None:
         result._add_similar(vectors)

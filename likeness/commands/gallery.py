@@ -15,7 +15,6 @@ from likeness.embedding import galleries, gallery_search
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import SUFFIXES, TABLES, Embeddings, embeddings_of
 from likeness.eval.items.levels import doubt_of_levels
-from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
@@ -29,7 +28,6 @@ from likeness.toolkit.gallery.checks import Checked
 from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.store import Entry
 
-_MEDIA = (*suffixes_of("speaker"), *suffixes_of("face"))
 _MOST_SAID = 20  # doubts that are printed
 
 Table = Annotated[

@@ -121,7 +121,7 @@ def draws(
 
 
 def batches_per_epoch(num_items: int, sampling: Sampling) -> int:
-    """Returns how many whole batches an epoch has; at least one, even of fewer items than that."""
+    """Returns how many whole batches the items fill in an epoch, but at least one."""
     return max(1, num_items // sampling.batch_size)
 
 
